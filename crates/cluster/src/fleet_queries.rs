@@ -100,6 +100,13 @@ fn read<T: DeserializeOwned + Default>(
     })
 }
 
+/// All MachineConfigs, also rendered ones. 404 if the kind does not exist.
+pub async fn machine_configs(cluster: &Cluster) -> Result<Vec<DynamicObject>, ClusterError> {
+    let kind = resource("MachineConfig", "machineconfigs");
+    let objects = |client| Api::all_with(client, &kind);
+    all(cluster, "the MachineConfigs", objects, |found| found).await
+}
+
 /// All Nodes, sorted by name.
 pub async fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>, ClusterError> {
     let objects = Api::<NodeObject>::all;
@@ -161,7 +168,7 @@ fn event(found: Event) -> NodeEvent {
 
 /// Lists all objects of a kind, in pages. Each page is reduced to `view` before the next one is read: managed fields
 /// and images take most of the memory of a Node.
-async fn all<K, V>(
+pub(super) async fn all<K, V>(
     cluster: &Cluster,
     shown: &'static str,
     api: impl Fn(Client) -> Api<K> + Send + Sync,

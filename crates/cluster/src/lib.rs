@@ -18,6 +18,7 @@ pub mod node_changes;
 pub mod node_commands;
 pub mod node_poll;
 pub mod node_writer;
+pub mod pod_queries;
 pub mod pods;
 pub mod pool_commands;
 pub mod publisher;

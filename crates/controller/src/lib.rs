@@ -20,6 +20,7 @@ mod pool_events;
 mod pool_patch;
 mod pool_report;
 mod pool_status;
+mod preview;
 mod render;
 mod renderer;
 mod requests;
@@ -33,3 +34,5 @@ mod watches;
 
 pub use controller::{ControllerOptions, run};
 pub use monitor::ControllerMonitor;
+pub use preview::{PreviewConfigs, PreviewedConfig};
+pub use render::RenderError;

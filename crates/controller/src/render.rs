@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::config_object::ConfigObject;
 use machinist_ignition::{
-    ConfigRules, MachineConfig, MergeOrder, Refusal, TextSource, merge, parse, to_machine_config,
+    ConfigDocument, ConfigRules, MachineConfig, MergeOrder, Refusal, TextSource, merge, parse,
+    to_machine_config,
 };
 use machinist_kube_api::{PoolView, keys::label};
 
@@ -16,10 +17,14 @@ const MAX_CONFIG_BYTES: usize = 1_572_864;
 /// Prefix of the names of rendered configs.
 const RENDERED_PREFIX: &str = "rendered-";
 
+/// Precedes the name of an object in refusals of its text.
+const OBJECT_PREFIX: &str = "MachineConfig ";
+
 /// A config that was rendered for a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct RenderedPoolConfig {
     pub(crate) name: String,
+    pub(crate) config: MachineConfig,
     pub(crate) manifest: Value,
     /// The MachineConfigs that were merged, in their order.
     pub(crate) sources: Vec<String>,
@@ -28,7 +33,7 @@ pub(crate) struct RenderedPoolConfig {
 
 /// Why no config can be rendered for a pool.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RenderError {
+pub enum RenderError {
     /// The pool selects no MachineConfigs.
     #[error("no MachineConfig matches spec.machineConfigSelector; expected at least one")]
     NothingSelected,
@@ -52,7 +57,7 @@ pub(crate) enum RenderError {
 
 impl RenderError {
     /// The stable code.
-    pub(crate) fn code(&self) -> String {
+    pub fn code(&self) -> String {
         match self {
             Self::NothingSelected => "NoMachineConfigs".to_owned(),
             Self::Refused(refusals) => match refusals.first() {
@@ -76,14 +81,17 @@ pub(crate) fn selected<'c>(
     pool: &PoolView,
     configs: &'c BTreeMap<String, ConfigObject>,
 ) -> Vec<&'c ConfigObject> {
-    let selector = &pool.spec.machine_config_selector;
-    let is_selected = |config: &&ConfigObject| {
-        !selector.is_empty()
-            && !config.name.starts_with(RENDERED_PREFIX)
-            && config.rendered_for().is_none()
-            && selector.selects(&config.labels)
-    };
+    let is_selected = |config: &&ConfigObject| selects(pool, &config.name, &config.labels);
     configs.values().filter(is_selected).collect()
+}
+
+/// Whether a pool selects a MachineConfig with this name and these labels.
+pub(crate) fn selects(pool: &PoolView, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let selector = &pool.spec.machine_config_selector;
+    !selector.is_empty()
+        && !name.starts_with(RENDERED_PREFIX)
+        && !labels.contains_key(label::RENDERED_FOR)
+        && selector.selects(labels)
 }
 
 /// Renders the config of a pool from the texts of MachineConfigs, by name.
@@ -92,22 +100,38 @@ pub(crate) fn render(
     texts: &[(String, String)],
     rules: &ConfigRules,
 ) -> Result<RenderedPoolConfig, RenderError> {
-    if texts.is_empty() {
-        return Err(RenderError::NothingSelected);
-    }
+    merged(pool, documents(texts, rules)?)
+}
+
+/// Parses the texts of MachineConfigs, by name.
+pub(crate) fn documents(
+    texts: &[(String, String)],
+    rules: &ConfigRules,
+) -> Result<Vec<ConfigDocument>, RenderError> {
     let rules = ConfigRules {
         source: TextSource::ApiServer,
         ..rules.clone()
     };
     let (mut documents, mut refusals) = (Vec::new(), Vec::new());
     for (name, text) in texts {
-        match parse(text, &format!("MachineConfig {name}"), &rules) {
+        match parse(text, &format!("{OBJECT_PREFIX}{name}"), &rules) {
             Ok(found) => documents.extend(found),
             Err(found) => refusals.extend(found),
         }
     }
-    if !refusals.is_empty() {
-        return Err(RenderError::Refused(without_lines(refusals)));
+    match refusals.is_empty() {
+        true => Ok(documents),
+        false => Err(RenderError::Refused(without_lines(refusals))),
+    }
+}
+
+/// Merges documents into the config of a pool.
+pub(crate) fn merged(
+    pool: &str,
+    documents: Vec<ConfigDocument>,
+) -> Result<RenderedPoolConfig, RenderError> {
+    if documents.is_empty() {
+        return Err(RenderError::NothingSelected);
     }
     let sources = ordered_names(&documents);
     let merged = merge(documents, pool, MergeOrder::WorkerFirst);
@@ -122,7 +146,8 @@ pub(crate) fn render(
         });
     }
     Ok(RenderedPoolConfig {
-        name: config.name,
+        name: config.name.clone(),
+        config,
         manifest,
         sources,
         warnings,
@@ -136,9 +161,8 @@ fn manifest(pool: &str, config: &MachineConfig) -> Result<Value, RenderError> {
 }
 
 /// The names of the sources in the order in which they are merged: role `worker` first.
-fn ordered_names(documents: &[machinist_ignition::ConfigDocument]) -> Vec<String> {
-    let rank =
-        |it: &machinist_ignition::ConfigDocument| it.role.as_deref() != Some(label::ROLE_WORKER);
+fn ordered_names(documents: &[ConfigDocument]) -> Vec<String> {
+    let rank = |it: &ConfigDocument| it.role.as_deref() != Some(label::ROLE_WORKER);
     let mut ordered: Vec<_> = documents.iter().collect();
     ordered.sort_by(|a, b| (rank(a), &a.name).cmp(&(rank(b), &b.name)));
     ordered.into_iter().map(|it| it.name.clone()).collect()
@@ -147,7 +171,11 @@ fn ordered_names(documents: &[machinist_ignition::ConfigDocument]) -> Vec<String
 /// Removes lines and columns, because they refer to text of the API server that its users do not see, and the second
 /// name of the MachineConfig.
 fn without_lines(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
-    for refusal in &mut refusals {
+    let of_server = |it: &&mut Refusal| {
+        let file = it.file.as_deref();
+        file.is_none_or(|file| file.starts_with(OBJECT_PREFIX))
+    };
+    for refusal in refusals.iter_mut().filter(of_server) {
         (refusal.line, refusal.column) = (None, None);
         if refusal.file.is_some() {
             refusal.config = None;

@@ -1,5 +1,7 @@
 //! Parses documents: MachineConfig v1, bare Ignition and Butane, one or several in a text.
 
+use std::collections::BTreeMap;
+
 use super::{
     ConfigRules, EntryKind, EntryOrigin, LocalFileSource, NoLocalFiles, Refusal, Release, butane,
     content_source,
@@ -40,6 +42,8 @@ pub struct ConfigDocument {
     pub(super) named: bool,
     /// The value of the role label.
     pub role: Option<String>,
+    /// All labels.
+    pub labels: BTreeMap<String, String>,
     /// Whether a controller generated it: its OS image is then only the default.
     pub(super) generated: bool,
     /// The place where the document starts.
@@ -47,6 +51,13 @@ pub struct ConfigDocument {
     pub(super) parts: PartialConfig,
     /// Warnings about the document.
     pub(super) warnings: Vec<Warning>,
+}
+
+impl ConfigDocument {
+    /// Whether it has a name of its own, as manifests have.
+    pub const fn is_named(&self) -> bool {
+        self.named
+    }
 }
 
 /// Parses every document of a text: YAML or JSON, one or several, including `kind: List`.
@@ -174,6 +185,7 @@ fn bare(
         name,
         named: false,
         role: None,
+        labels: BTreeMap::new(),
         generated: false,
     }
 }
@@ -195,6 +207,7 @@ fn butane_document(
         name: metadata.name,
         named: true,
         role: metadata.role,
+        labels: metadata.labels,
         generated: metadata.generated,
     }
 }
@@ -229,6 +242,7 @@ fn machine_config(mut object: ObjectReader<'_>, reading: &mut ParseContext<'_>) 
         name: metadata.name,
         named: true,
         role: metadata.role,
+        labels: metadata.labels,
         generated: metadata.generated,
         origin,
         parts,
@@ -240,6 +254,7 @@ fn machine_config(mut object: ObjectReader<'_>, reading: &mut ParseContext<'_>) 
 struct ManifestMetadata {
     name: String,
     role: Option<String>,
+    labels: BTreeMap<String, String>,
     generated: bool,
     release: Option<Release>,
 }
@@ -249,6 +264,7 @@ impl ManifestMetadata {
         Self {
             name: String::new(),
             role: None,
+            labels: BTreeMap::new(),
             generated: false,
             release: None,
         }
@@ -282,6 +298,8 @@ fn read_metadata(metadata: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> M
             if label == ROLE_LABEL {
                 read.role = value.text(problems).map(str::to_owned);
             }
+            let text = value.spelling().to_owned();
+            read.labels.insert(label.to_owned(), text);
         }
         labels.ignore_rest();
     }
