@@ -11,6 +11,7 @@
 mod cluster;
 mod pool_changes;
 mod pool_grants;
+mod pool_plan;
 mod pool_reports;
 mod pool_rollback;
 mod pool_settings;

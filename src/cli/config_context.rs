@@ -266,6 +266,20 @@ pub(super) fn cluster_env(agent: bool) -> ClusterEnv {
     }
 }
 
+/// The text of a config file in the arguments, or why it is none.
+pub(super) fn config_text(file: &std::path::Path) -> anyhow::Result<Result<String, Refusal>> {
+    let shown = file.display().to_string();
+    let whole = std::path::absolute(file).with_context(|| format!("cannot find {shown}"))?;
+    let whole = machinist_agent::plain(&whole)?;
+    let slash = Root::open(std::path::Path::new("/"))?;
+    let text = read(&slash, &whole, &shown).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|error| {
+            Refusal::new(Reason::SyntaxInvalid, format!("not UTF-8 text: {error}"))
+        })
+    });
+    Ok(text.map_err(|refusal| refusal.file(shown)))
+}
+
 /// The content of one of the caller's files, or why it is not a config.
 fn read(slash: &Root, whole: &AbsPath, shown: &str) -> Result<Vec<u8>, Refusal> {
     let refuse = |message: String| Refusal::new(Reason::SourceUnreadable, message);

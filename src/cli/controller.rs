@@ -12,7 +12,7 @@ use clap::Args;
 use super::{
     Exit, Global, daemon,
     node_selection::{self, ClusterArgs},
-    start_logging,
+    plan, start_logging,
 };
 use machinist_agent::admin::{self, ProcessProbes};
 use machinist_base::{
@@ -20,7 +20,6 @@ use machinist_base::{
     shutdown::{ProcessSignals, Tasks},
 };
 use machinist_controller::{ControllerMonitor, ControllerOptions};
-use machinist_ignition::ConfigRules;
 use machinist_status::settings::AdminSettings;
 
 /// How long the release of the Lease may delay the end.
@@ -67,15 +66,10 @@ pub struct ControllerArgs {
 
 impl ControllerArgs {
     fn options(&self) -> ControllerOptions {
-        let mut rules = ConfigRules::default();
-        if !self.users.is_empty() {
-            rules.users = self.users.iter().cloned().collect();
-        }
-        rules.groups = self.groups.iter().cloned().collect();
         ControllerOptions {
             identity: self.identity.clone(),
             node: self.node_name.clone(),
-            rules,
+            rules: plan::rules(&self.users, &self.groups),
         }
     }
 }

@@ -52,7 +52,7 @@ pub(in crate::cli) fn run(global: &Global, args: &EstimateArgs) -> anyhow::Resul
     Ok(Exit::Done)
 }
 
-fn page(estimate: &RolloutEstimate) -> String {
+pub(super) fn page(estimate: &RolloutEstimate) -> String {
     let target = estimate.target.as_deref().unwrap_or("no config");
     let head = format!(
         "{}: {} of {} not on {target}, at most {} at once",

@@ -225,7 +225,8 @@ impl From<Hold> for WaitReason {
     }
 }
 
-fn decided(
+/// What the controller would decide about a pool.
+pub(super) fn decided(
     pools: &[PoolView],
     nodes: &[NodeView],
     name: &str,

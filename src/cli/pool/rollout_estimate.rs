@@ -11,6 +11,9 @@ use machinist_pool::{
     RolloutStates, cluster_update_time, max_unavailable, node_update_time, rollout_time,
 };
 
+/// Begins the note about a held rollout.
+pub(super) const HELD_NOTE: &str = "the rollout is held now";
+
 /// The document of `estimate`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -220,10 +223,7 @@ fn notes(view: &PoolView, pool: &PoolRollout, settings: &RolloutSettings) -> Vec
         ));
     }
     if let Some(held) = &pool.held {
-        notes.push(format!(
-            "the rollout is held now: {}: {}",
-            held.code, held.message
-        ));
+        notes.push(format!("{HELD_NOTE}: {}: {}", held.code, held.message));
     }
     notes.extend(view.mistakes());
     notes
