@@ -25,6 +25,7 @@ mod render;
 mod renderer;
 mod requests;
 mod rollout;
+mod rollout_log;
 mod rollout_view;
 mod status_writer;
 mod taint_budget;

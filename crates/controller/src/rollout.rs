@@ -7,15 +7,20 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
-    eviction_blockers::EvictionBlockers, monitor::ControllerMonitor, node_patch::node_patch,
-    pool_patch, requests::LeaderRequests, rollout_view::RolloutView, taint_budget::TaintBudget,
+    eviction_blockers::EvictionBlockers,
+    monitor::ControllerMonitor,
+    node_patch::node_patch,
+    pool_patch,
+    requests::LeaderRequests,
+    rollout_log::{log_patch, log_write, new_grants},
+    rollout_view::RolloutView,
+    taint_budget::TaintBudget,
 };
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 use machinist_pool::{
-    Action, Decision, Grant, HoldReason, NodeChange, NodePatchRequest, PoolGrants, PoolWrite,
-    decide,
+    Action, Decision, HoldReason, NodeChange, NodePatchRequest, PoolWrite, decide,
 };
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
@@ -264,65 +269,4 @@ fn depends_on_blockers(decision: &Decision, view: &RolloutView) -> bool {
 fn is_all_blocked(decision: &Decision) -> bool {
     let mut holds = decision.pools.iter().flat_map(|pool| &pool.holds);
     holds.any(|hold| hold.reason == HoldReason::AllBlocked)
-}
-
-/// The grants of a write that the pool did not list before.
-fn new_grants<'w>(write: &'w PoolWrite, known: Option<&str>) -> impl Iterator<Item = &'w Grant> {
-    let known = PoolGrants::parse(&write.pool, known).ok().flatten();
-    let known = known.into_iter().flat_map(|it| it.grants);
-    let known: BTreeSet<String> = known.map(|grant| grant.id).collect();
-    let grants = write.grants.grants.iter();
-    grants.filter(move |grant| !known.contains(&grant.id))
-}
-
-fn log_write(write: &PoolWrite, known: Option<&str>, is_kept: bool) {
-    for grant in new_grants(write, known) {
-        tracing::info!(
-            "granted: node {} to {} (pool {}, grant {})",
-            grant.node,
-            grant.target,
-            grant.pool,
-            grant.id
-        );
-    }
-    for (grant, end) in &write.freed {
-        let outcome = match end {
-            Some(end) => String::from(end.outcome.clone()),
-            None => "Released".to_owned(),
-        };
-        let (node, id) = (&grant.node, &grant.id);
-        tracing::info!(
-            "ended: node {node}, {outcome} (pool {}, grant {id})",
-            grant.pool
-        );
-    }
-    for edge in &write.ends {
-        let (pool, target, result) = (&edge.pool, &edge.target, &edge.result);
-        tracing::info!("pool {pool}: the rollout of {target} has ended: {result}");
-    }
-    if !is_kept {
-        tracing::error!(
-            "the API server did not return annotation {} of MachineConfigPool {}; nothing is granted",
-            pool_annotation::GRANTS,
-            write.pool
-        );
-    }
-}
-
-fn log_patch(request: &NodePatchRequest) {
-    let node = &request.node;
-    match &request.change {
-        NodeChange::PlaceGrant { desired, .. } => {
-            tracing::info!("node {node}: grant placed, desired config {desired}");
-        }
-        NodeChange::WithdrawGrant { id, .. } => {
-            tracing::info!("node {node}: grant {id} withdrawn, it was not acknowledged");
-        }
-        NodeChange::RequestCancel { target } => {
-            tracing::info!("node {node}: asked to cancel the update to {target}");
-        }
-        NodeChange::ResetDesired { .. } => tracing::info!("node {node}: desired config set back"),
-        NodeChange::AddTaint => tracing::debug!("node {node}: taint added"),
-        NodeChange::RemoveTaint => tracing::debug!("node {node}: taint removed"),
-    }
 }

@@ -1,7 +1,9 @@
 //! Computes a pool's conditions from its nodes.
 
 use super::{MachineCounts, NodePoolStatus, PoolMembers};
-use machinist_kube_api::{MAX_REASON_BYTES, PoolView, truncate_at_char};
+use machinist_kube_api::{
+    MAX_REASON_BYTES, NodeUpdateState, NodeView, PoolView, keys::pool_annotation, truncate_at_char,
+};
 
 /// One condition of a pool. The caller keeps its transition time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +30,11 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
         "" => ("every node is on its config".to_owned(), "these configs"),
         target => (format!("every node is on {target}"), target),
     };
-    let waiting = match paused {
-        true => format!("the pool is paused; {part} is pending"),
-        false => format!(
+    let pin = reached_pin(members);
+    let waiting = match (paused, pin) {
+        (true, _) => format!("the pool is paused; {part} is pending"),
+        (false, Some(pin)) => format!("every node is on the pinned {pin}; {part} is pending"),
+        (false, None) => format!(
             "{} of {} nodes are on {part}",
             counts.updated, counts.machines
         ),
@@ -54,15 +58,21 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
         Some(named) => ("NodesDegraded", named.as_str()),
         None => ("AsExpected", ""),
     };
-    let not_yet = if paused { "Paused" } else { "NodesUpdating" };
-    let (done, going) = match updated {
-        true => ("AllNodesUpdated", "AllNodesUpdated"),
-        false => (not_yet, not_yet),
+    let not_yet = match (paused, pin) {
+        (true, _) => "Paused",
+        (false, Some(_)) => "Pinned",
+        (false, None) => "NodesUpdating",
     };
+    let progress = if updated { "AllNodesUpdated" } else { not_yet };
     let text = if updated { &whole } else { &waiting };
     vec![
-        one("Updated", updated, done, text),
-        one("Updating", !updated && !paused, going, text),
+        one("Updated", updated, progress, text),
+        one(
+            "Updating",
+            !updated && !paused && pin.is_none(),
+            progress,
+            text,
+        ),
         one("NodeDegraded", degraded.is_some(), node_reason, nodes),
         one(
             "Degraded",
@@ -71,6 +81,17 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
             &message,
         ),
     ]
+}
+
+/// The config that the pool is pinned to, if every node runs it: newer ones wait, and nothing updates.
+fn reached_pin<'a>(members: &PoolMembers<'a>) -> Option<&'a str> {
+    let pin = members.pool.annotation(pool_annotation::PINNED_CONFIG)?;
+    let is_there = |node: &&NodeView| {
+        node.current_config() == Some(pin)
+            && node.desired_config() == Some(pin)
+            && node.state() == Some(NodeUpdateState::Done)
+    };
+    members.nodes.iter().all(is_there).then_some(pin)
 }
 
 fn condition_text(pool: &PoolView, kind: &str) -> String {

@@ -94,16 +94,16 @@ fn is_rolled_back(pools: &Pools, old: &str) {
         condition(pool, "Pinned")["status"] == "True"
     });
     let pool = pools.wait_pool("worker", "all nodes on the earlier config", |pool| {
-        pool["status"]["updatedMachineCount"] == 2 && pool["status"]["degradedMachineCount"] == 0
+        condition(pool, "Updating")["reason"] == "Pinned"
     });
     assert_eq!(
         pool["spec"]["configuration"]["name"],
         newest.as_str(),
         "{pool:#}"
     );
-    pools.wait_node(FAULTY, "Done", |node| {
-        protocol(node, "state") == "Done" && protocol(node, "desiredConfig") == old
-    });
+    assert_eq!(pool["status"]["degradedMachineCount"], 0, "{pool:#}");
+    let node = pools.wait_node(FAULTY, "Done", |node| protocol(node, "state") == "Done");
+    assert_eq!(protocol(&node, "desiredConfig"), old);
     assert_eq!(pools.machine(FAULTY).boot_id(), boot);
     wait::until("no grants", wait::seconds(60), || {
         super::grants(&pools.pool("worker"))["grants"]

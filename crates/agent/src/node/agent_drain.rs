@@ -135,8 +135,7 @@ impl<P: PodApi> AgentDrain<P> {
         })
     }
 
-    /// Removes our ownership annotation, so that another client's later cordon is not taken for
-    /// ours.
+    /// Removes our ownership annotation, so that a later cordon of another client is not ours.
     async fn release_cordon(&self, view: &NodeView) {
         if !view.has_cordon_mark() {
             return;

@@ -251,8 +251,7 @@ fn read_filesystem(object: &mut ObjectReader<'_>, reading: &mut ParseContext<'_>
     }
 }
 
-/// Parses an owner, by id or by name. `root` becomes 0 on every machine, so that both spellings give the same
-/// digest.
+/// Parses an owner, by id or by name. `root` becomes 0, so that both spellings give the same digest.
 fn read_owner(
     object: &mut ObjectReader<'_>,
     key: &'static str,

@@ -4,7 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
 use super::{super::*, cordoned, node, of_role, row, target, with};
-use machinist_kube_api::{NodeView, keys::protocol};
+use machinist_kube_api::{
+    NodeView,
+    keys::{pool_annotation, protocol},
+};
 
 #[test]
 fn pool_row_of_a_half_updated_pool_matches_the_worked_example() {
@@ -128,6 +131,24 @@ fn a_paused_pool_is_not_updating_and_reports_pending_nodes() {
     assert!(!of("Updated").status && !of("Updating").status);
     assert_eq!(of("Updating").reason, "Paused");
     assert!(of("Updating").message.contains("c1"));
+}
+
+#[test]
+fn a_pinned_pool_is_updating_only_until_every_node_is_on_the_pin() {
+    let mut pool = target("c1");
+    pool.annotations
+        .insert(pool_annotation::PINNED_CONFIG.to_owned(), "c0".to_owned());
+    for (node, is_updating, reason) in [
+        (node("a", "c1", "c0", "Working"), true, "NodesUpdating"),
+        (node("a", "c0", "c0", "Done"), false, "Pinned"),
+    ] {
+        let nodes = [node];
+        let split = split(std::slice::from_ref(&pool), &nodes);
+        let members = &split.pools[0];
+        let all = conditions(members, &MachineCounts::of(members));
+        let updating = all.iter().find(|it| it.kind == "Updating").unwrap();
+        assert_eq!((updating.status, updating.reason), (is_updating, reason));
+    }
 }
 
 #[test]
