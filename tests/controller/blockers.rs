@@ -73,6 +73,8 @@ async fn a_node_whose_pods_a_budget_keeps_is_granted_last() {
     lab.end("b", GrantOutcome::Done, "");
     lab.until("the last node", |lab| lab.granted_nodes() == ["a"])
         .await;
+    let reads = lab.server.requests_starting(&format!("GET {PODS}"));
+    assert_eq!(reads.len(), 1, "the budget has not changed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ use machinist_drain::{
     prospect,
 };
 
-/// How long blockers are used while no budget changes: pods may have moved.
+/// How long the pods of a budget are used while it does not change: they may have moved.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// The shortest time between two reads: during drains budgets change several times a second.
@@ -36,6 +36,8 @@ pub(crate) type BlockedNodes = BTreeMap<String, BTreeSet<String>>;
 pub(crate) struct EvictionBlockers {
     /// By namespace and name.
     budgets: BTreeMap<String, WatchedBudget>,
+    /// The pods of budgets that allow no disruption, and when they were read. A changed budget has none.
+    pods: BTreeMap<String, (Vec<BoundPod>, Instant)>,
     nodes: BTreeMap<String, Vec<String>>,
     read: Option<Instant>,
     /// Whether a budget that allows no disruption has changed since the last read, or now allows some.
@@ -49,12 +51,16 @@ impl EvictionBlockers {
         if let Some(listed) = reports.listed {
             let key = |it: &WatchedBudget| it.budget.to_string();
             self.budgets = listed.into_iter().map(|it| (key(&it), it)).collect();
+            self.pods.clear();
             self.is_stale = true;
         }
         for (name, new) in reports.changes {
             let known = self.budgets.get(&name);
             let blocks = |it: Option<&WatchedBudget>| it.is_some_and(WatchedBudget::allows_none);
-            self.is_stale |= known != new.as_ref() && (blocks(known) || blocks(new.as_ref()));
+            if known != new.as_ref() && (blocks(known) || blocks(new.as_ref())) {
+                self.pods.remove(&name);
+                self.is_stale = true;
+            }
             match new {
                 Some(new) => drop(self.budgets.insert(name, new)),
                 None => drop(self.budgets.remove(&name)),
@@ -79,38 +85,20 @@ impl EvictionBlockers {
         self.read.map_or_else(Instant::now, |read| read + interval)
     }
 
-    /// Reads the pods of budgets that allow no disruption.
+    /// Reads the pods of budgets that allow no disruption, as far as they are not known.
     pub(crate) async fn read(
         &mut self,
         requests: &LeaderRequests,
         now: Timestamp,
     ) -> Result<(), ClusterError> {
+        self.read_pods(requests).await?;
         let mut nodes = BlockedNodes::new();
-        let blocking: Vec<_> = self
-            .budgets
-            .values()
-            .filter(|it| it.allows_none())
-            .collect();
-        for watched in blocking {
-            let Some(selector) = watched.selector.as_deref() else {
-                continue;
-            };
-            let namespace = watched.budget.namespace.as_str();
-            let pods = match requests.pods(namespace, selector).await {
-                Ok(pods) => pods,
-                Err(error) if error.is_forbidden() => {
-                    // Blocked nodes are then updated in their ordinary order.
-                    log_failure(&error, !self.is_forbidden);
-                    self.is_forbidden = true;
-                    nodes.clear();
-                    break;
-                }
-                Err(error) => return Err(error),
-            };
+        for (name, (pods, _)) in &self.pods {
+            let (namespace, _) = name.split_once('/').unwrap_or_default();
             let budgets = self.budgets.values();
             let budgets = budgets.filter(|it| it.budget.namespace == namespace);
             let budgets: Vec<_> = budgets.map(|it| it.budget.clone()).collect();
-            add_blocked(&mut nodes, &pods, &budgets, now);
+            add_blocked(&mut nodes, pods, &budgets, now);
         }
         let listed = |(node, blockers): (String, BTreeSet<String>)| {
             (node, blockers.into_iter().collect::<Vec<_>>())
@@ -118,6 +106,35 @@ impl EvictionBlockers {
         self.nodes = nodes.into_iter().map(listed).collect();
         self.read = Some(Instant::now());
         self.is_stale = false;
+        Ok(())
+    }
+
+    async fn read_pods(&mut self, requests: &LeaderRequests) -> Result<(), ClusterError> {
+        let Self { budgets, pods, .. } = self;
+        let now = Instant::now();
+        pods.retain(|name, (_, read)| {
+            let is_blocking = budgets.get(name).is_some_and(WatchedBudget::allows_none);
+            is_blocking && *read + MAX_AGE > now
+        });
+        let unread = budgets.iter();
+        let unread = unread.filter(|(name, it)| it.allows_none() && !pods.contains_key(*name));
+        let unread: Vec<_> = unread.collect();
+        for (name, watched) in unread {
+            let Some(selector) = watched.selector.as_deref() else {
+                continue;
+            };
+            match requests.pods(&watched.budget.namespace, selector).await {
+                Ok(found) => drop(pods.insert(name.clone(), (found, Instant::now()))),
+                Err(error) if error.is_forbidden() => {
+                    // Blocked nodes are then updated in their ordinary order.
+                    log_failure(&error, !self.is_forbidden);
+                    self.is_forbidden = true;
+                    pods.clear();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 }
