@@ -162,10 +162,15 @@ impl Pools {
 
     /// Runs machinist on an administrator's workstation, and returns what it printed.
     fn command(&self, arguments: &[&str]) -> String {
+        self.command_with_code(0, arguments)
+    }
+
+    /// The same for a command that exits with another code.
+    fn command_with_code(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.cluster.machinist("laptop", arguments).output();
         let output = output.unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {errors}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
         let text = String::from_utf8(output.stdout).unwrap();
         // Lines are wrapped at words.
         text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -290,6 +295,16 @@ fn an_installed_controller_changes_no_node_until_its_rollout_is_resumed() {
         [""; 0]
     );
     assert_eq!(pools.boots(), boots);
+
+    let plan = pools.command_with_code(2, &["plan", "--pool", "worker"]);
+    for part in [
+        "one on by-hand-one: drain and reboot",
+        "two on by-hand-two: drain and reboot",
+        "wave 2",
+        "[FirstRollout]",
+    ] {
+        assert!(plan.contains(part), "{part}: {plan}");
+    }
 
     // One node first, and the leader's own node last; the other pool stays as it is.
     let leader = pools.leader_node();
