@@ -177,8 +177,22 @@ pub(super) async fn all<K, V>(
 where
     K: Clone + DeserializeOwned + std::fmt::Debug + Send,
 {
+    selected(cluster, shown, ListParams::default(), api, view).await
+}
+
+/// The same for the objects that the parameters select.
+pub(super) async fn selected<K, V>(
+    cluster: &Cluster,
+    shown: &str,
+    params: ListParams,
+    api: impl Fn(Client) -> Api<K> + Send + Sync,
+    view: impl Fn(K) -> V,
+) -> Result<Vec<V>, ClusterError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug + Send,
+{
     let mut found = Vec::new();
-    let mut params = ListParams::default().limit(LIST_PAGE_ITEMS);
+    let mut params = params.limit(LIST_PAGE_ITEMS);
     loop {
         let (api, asked) = (&api, &params);
         let list = |client| {

@@ -1,8 +1,10 @@
 //! Operations of JSON patches (RFC 6902).
 
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::node::patches::pointer;
+use machinist_kube_api::keys;
 
 /// The operations of one patch. They begin with tests, so that the patch fails if the object has changed.
 #[derive(Clone, Debug)]
@@ -55,6 +57,21 @@ impl JsonPatch {
     /// The operations as a JSON array.
     pub fn into_value(self) -> Value {
         Value::Array(self.0)
+    }
+}
+
+/// The operations as the body of a request.
+pub fn body(operations: &Value) -> Result<Patch<()>, kube::Error> {
+    let operations = serde_json::from_value(operations.clone());
+    operations.map(Patch::Json).map_err(kube::Error::SerdeError)
+}
+
+/// The parameters of a patch; with `dry_run` the API server changes nothing.
+pub fn params(dry_run: bool) -> PatchParams {
+    PatchParams {
+        dry_run,
+        field_manager: Some(keys::FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
     }
 }
 

@@ -1,19 +1,16 @@
 //! Changes of Nodes by commands: conditional on the version that was read, and decided again if another client changed
 //! the Node in between.
 
-use kube::{
-    Api, Client,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, Client};
 use serde_json::Value;
 
 use super::{
     Cluster, ClusterError, fleet_queries,
-    json_patch::JsonPatch,
+    json_patch::{self, JsonPatch},
     node::{MAX_ATTEMPTS, NodeObject},
     node_commands::DryRun,
 };
-use machinist_kube_api::{NodeView, keys};
+use machinist_kube_api::NodeView;
 
 /// Changes a Node as `decide` requests; with `None` nothing is written. If another client changed the Node in between,
 /// it is read and decided again. Returns the version that was decided on.
@@ -44,15 +41,8 @@ async fn patch_node(
     dry_run: DryRun,
 ) -> Result<(), ClusterError> {
     let patch = |client: Client| async move {
-        let operations = serde_json::from_value(operations.clone());
-        let patch: Patch<()> = operations
-            .map(Patch::Json)
-            .map_err(kube::Error::SerdeError)?;
-        let params = PatchParams {
-            dry_run: dry_run == DryRun::Server,
-            field_manager: Some(keys::FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let patch = json_patch::body(operations)?;
+        let params = json_patch::params(dry_run == DryRun::Server);
         let nodes = Api::<NodeObject>::all(client);
         nodes.patch_metadata(name, &params, &patch).await
     };

@@ -73,35 +73,6 @@ impl NodePods {
     }
 }
 
-/// The pods of a namespace that the label selector matches, each with the Node that it is bound to. Pods that are not
-/// bound are left out.
-pub async fn selected_pods(
-    cluster: &Cluster,
-    namespace: &str,
-    selector: &str,
-) -> Result<Vec<(String, Pod)>, ClusterError> {
-    let mut params = ListParams::default().limit(LIST_PAGE_ITEMS);
-    params.label_selector = Some(selector.to_owned()).filter(|selector| !selector.is_empty());
-    let object = format!("the pods of namespace {namespace}");
-    let mut found = Vec::new();
-    loop {
-        let page = &params;
-        let list = |client| async move {
-            let pods = Api::<PodObject>::namespaced(client, namespace);
-            pods.list(page).await
-        };
-        let listed = cluster.request("list", object.clone(), list).await?;
-        found.extend(listed.items.iter().filter_map(|pod| {
-            let node = pod.spec.as_ref()?.node_name.clone()?;
-            Some((node, Pod::from(pod)))
-        }));
-        match listed.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(found),
-        }
-    }
-}
-
 /// One page of a list.
 struct PodPage {
     pods: Vec<Pod>,

@@ -2,17 +2,17 @@
 //! client changed the pool in between.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{
-    Api, Client,
-    api::{DynamicObject, Patch, PatchParams},
-};
+use kube::{Api, Client, api::DynamicObject};
 use serde_json::Value;
 
 use super::{
-    Cluster, ClusterError, fleet_queries, json_patch::JsonPatch, node::MAX_ATTEMPTS,
-    node_commands::DryRun, resource,
+    Cluster, ClusterError, fleet_queries,
+    json_patch::{self, JsonPatch},
+    node::MAX_ATTEMPTS,
+    node_commands::DryRun,
+    resource,
 };
-use machinist_kube_api::{PoolView, keys};
+use machinist_kube_api::PoolView;
 
 /// Changes a pool as `decide` requests; with `None` nothing is written. If another client changed the pool in between,
 /// it is read and decided again. Returns the version that was decided on; `None` if the pool does not exist.
@@ -46,15 +46,8 @@ pub async fn patch_pool(
     dry_run: DryRun,
 ) -> Result<PoolView, ClusterError> {
     let patch = |client: Client| async move {
-        let operations = serde_json::from_value(operations.clone());
-        let patch: Patch<()> = operations
-            .map(Patch::Json)
-            .map_err(kube::Error::SerdeError)?;
-        let params = PatchParams {
-            dry_run: dry_run == DryRun::Server,
-            field_manager: Some(keys::FIELD_MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
+        let patch = json_patch::body(operations)?;
+        let params = json_patch::params(dry_run == DryRun::Server);
         let kind = resource("MachineConfigPool", "machineconfigpools");
         let pools = Api::<DynamicObject>::all_with(client, &kind);
         pools.patch(name, &params, &patch).await

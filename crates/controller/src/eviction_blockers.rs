@@ -17,10 +17,7 @@ use crate::{
     watched_budget::{BoundPod, WatchedBudget},
 };
 use machinist_cluster::ClusterError;
-use machinist_drain::{
-    BudgetForecast, DaemonSets, DisruptionBudget, DrainRules, Pod, PodDisposition, classify,
-    prospect,
-};
+use machinist_drain::{BudgetForecast, DisruptionBudget, Pod, blocking_forecast};
 
 /// How long the pods of a budget are used while it does not change: they may have moved.
 const MAX_AGE: Duration = Duration::from_secs(60);
@@ -31,7 +28,7 @@ const MIN_READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Nodes whose drain is blocked, with the blockers.
 pub(crate) type BlockedNodes = BTreeMap<String, BTreeSet<String>>;
 
-/// What is known about blocked nodes.
+/// Caches budgets, the pods of those that allow no disruption, and the nodes that these block.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionBlockers {
     /// By namespace and name.
@@ -85,7 +82,7 @@ impl EvictionBlockers {
         self.read.map_or_else(Instant::now, |read| read + interval)
     }
 
-    /// Reads the pods of budgets that allow no disruption, as far as they are not known.
+    /// Reads the pods of budgets that allow no disruption, unless they were read a short time ago.
     pub(crate) async fn read(
         &mut self,
         requests: &LeaderRequests,
@@ -146,12 +143,9 @@ fn add_blocked(
     budgets: &[DisruptionBudget],
     now: Timestamp,
 ) {
-    let (rules, sets) = (DrainRules::unattended(None), DaemonSets::default());
     for BoundPod { node, pod } in pods {
-        if !matches!(classify(pod, &rules, &sets, now), PodDisposition::Evict(_)) {
-            continue;
-        }
-        if let Some(blocker) = blocker(pod, &prospect(pod, budgets)) {
+        let forecast = blocking_forecast(pod, budgets, now);
+        if let Some(blocker) = forecast.and_then(|forecast| blocker(pod, &forecast)) {
             nodes.entry(node.clone()).or_default().insert(blocker);
         }
     }

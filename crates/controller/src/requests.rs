@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::{
     Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, DynamicObject, Patch, PostParams, Preconditions},
 };
 use serde_json::Value;
 
@@ -13,8 +13,8 @@ use crate::{
     monitor::ControllerMonitor, pool_events::PoolEvents, watched_budget::BoundPod, watches::slim,
 };
 use machinist_cluster::{
-    Cluster, ClusterError, fleet_queries, node::NodeObject, node_commands::DryRun, pods,
-    pool_commands, resource,
+    Cluster, ClusterError, fleet_queries, json_patch, node::NodeObject, node_commands::DryRun,
+    pod_queries, pool_commands, resource,
 };
 use machinist_kube_api::{NodeView, PoolView, keys};
 
@@ -102,7 +102,7 @@ impl LeaderRequests {
         namespace: &str,
         selector: &str,
     ) -> Result<Vec<BoundPod>, ClusterError> {
-        let found = pods::selected_pods(&self.cluster, namespace, selector).await;
+        let found = pod_queries::selected_pods(&self.cluster, namespace, selector).await;
         let found = self.counted("list", PODS, found)?;
         let bound = found.into_iter();
         Ok(bound.map(|(node, pod)| BoundPod { node, pod }).collect())
@@ -116,9 +116,9 @@ impl LeaderRequests {
     ) -> Result<NodeView, ClusterError> {
         self.leadership.permit().await;
         let patch = |client| async move {
-            let patch = json_patch(operations)?;
+            let patch = json_patch::body(operations)?;
             let nodes = Api::<NodeObject>::all(client);
-            nodes.patch(name, &parameters(), &patch).await
+            nodes.patch(name, &json_patch::params(false), &patch).await
         };
         let object = format!("Node {name}");
         let patched = self.cluster.request("patch", object, patch).await;
@@ -148,7 +148,7 @@ impl LeaderRequests {
         let patch = |client| async move {
             let patch = Patch::Merge(body);
             pools(client)
-                .patch_status(name, &parameters(), &patch)
+                .patch_status(name, &json_patch::params(false), &patch)
                 .await
         };
         let act = "write the status of";
@@ -215,16 +215,4 @@ fn configs(client: Client) -> Api<DynamicObject> {
 
 fn pool_object(name: &str) -> String {
     format!("MachineConfigPool {name}")
-}
-
-fn json_patch(operations: &Value) -> Result<Patch<()>, kube::Error> {
-    let operations = serde_json::from_value(operations.clone());
-    operations.map(Patch::Json).map_err(kube::Error::SerdeError)
-}
-
-fn parameters() -> PatchParams {
-    PatchParams {
-        field_manager: Some(keys::FIELD_MANAGER.to_owned()),
-        ..PatchParams::default()
-    }
 }

@@ -19,9 +19,7 @@ use crate::{
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{
-    Action, Decision, HoldReason, NodeChange, NodePatchRequest, PoolWrite, decide,
-};
+use machinist_pool::{Action, Decision, NodeChange, NodePatchRequest, PoolWrite, decide};
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
 const MAX_STEPS_PER_TURN: usize = 64;
@@ -41,7 +39,7 @@ pub(crate) struct RolloutTurn {
     pub(crate) decision: Decision,
     /// Whether more is to be done without waiting for an event.
     pub(crate) is_unfinished: bool,
-    /// When blockers are read again because every node is blocked.
+    /// When blockers are read again because a node was passed over.
     pub(crate) blockers_due: Option<Instant>,
 }
 
@@ -90,7 +88,7 @@ impl Rollout {
                     let is_unfinished = self.patch_nodes(&patches, view, requests).await?;
                     return Ok(RolloutTurn {
                         is_unfinished,
-                        blockers_due: is_all_blocked(&decision).then(|| blockers.next_read()),
+                        blockers_due: is_any_blocked(&decision).then(|| blockers.next_read()),
                         decision,
                     });
                 }
@@ -251,7 +249,7 @@ impl Rollout {
     }
 }
 
-/// Whether other blockers could change the decision: it grants updates, or grants none because of blockers.
+/// Whether other blockers could change the decision: it grants updates, or passes a node over.
 fn depends_on_blockers(decision: &Decision, view: &RolloutView) -> bool {
     let grants = |action: &Action| match action {
         Action::WritePool(write) => {
@@ -263,10 +261,9 @@ fn depends_on_blockers(decision: &Decision, view: &RolloutView) -> bool {
         }
         _ => false,
     };
-    decision.actions.iter().any(grants) || is_all_blocked(decision)
+    decision.actions.iter().any(grants) || is_any_blocked(decision)
 }
 
-fn is_all_blocked(decision: &Decision) -> bool {
-    let mut holds = decision.pools.iter().flat_map(|pool| &pool.holds);
-    holds.any(|hold| hold.reason == HoldReason::AllBlocked)
+fn is_any_blocked(decision: &Decision) -> bool {
+    decision.pools.iter().any(|pool| pool.is_any_blocked)
 }

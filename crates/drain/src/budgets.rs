@@ -5,9 +5,11 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
+
 use k8s_openapi::{api::policy::v1 as policy, apimachinery::pkg::util::intstr::IntOrString};
 
-use super::{Pod, PodPhase, PodSelector};
+use super::{DaemonSets, DrainRules, Pod, PodDisposition, PodPhase, PodSelector, classify};
 
 /// `unhealthyPodEvictionPolicy`: how a budget treats pods that run but are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +138,24 @@ pub fn prospect<'a>(pod: &Pod, budgets: &'a [DisruptionBudget]) -> BudgetForecas
         [budget] => alone(pod, budget),
         _ => BudgetForecast::Several(counting),
     }
+}
+
+/// What keeps a pod that an unattended drain would evict; none if nothing does, or if the drain leaves it.
+pub fn blocking_forecast<'a>(
+    pod: &Pod,
+    budgets: &'a [DisruptionBudget],
+    now: Timestamp,
+) -> Option<BudgetForecast<'a>> {
+    let disposition = classify(
+        pod,
+        &DrainRules::unattended(None),
+        &DaemonSets::default(),
+        now,
+    );
+    let is_evicted = matches!(disposition, PodDisposition::Evict(_));
+    let forecast = prospect(pod, budgets);
+    let is_free = matches!(forecast, BudgetForecast::Free | BudgetForecast::Allowed(_));
+    (is_evicted && !is_free).then_some(forecast)
 }
 
 fn alone<'a>(pod: &Pod, budget: &'a DisruptionBudget) -> BudgetForecast<'a> {

@@ -23,7 +23,9 @@ mod selector;
 mod taints;
 
 pub use blockers::{ControllerNames, PodWait, WaitReason};
-pub use budgets::{BudgetForecast, BudgetStatus, DisruptionBudget, UnhealthyPodPolicy, prospect};
+pub use budgets::{
+    BudgetForecast, BudgetStatus, DisruptionBudget, UnhealthyPodPolicy, blocking_forecast, prospect,
+};
 pub use eviction_response::{EvictionCallError, EvictionError, EvictionResponse, StatusCause};
 pub use force::{ForceAction, ForceLimits};
 pub use grace_period::{BadGrace, Grace};

@@ -1,4 +1,4 @@
-//! Plans a change of configs without a machine: for one that is exactly as its config says. Units that the configs or
+//! Plans a change of configs without a machine: for one that matches its config exactly. Units that the configs or
 //! policies name but do not contain are assumed to exist and to run, so that the plan does not promise less disruption
 //! than a machine needs. Users and groups are compared as entries, because their files are not known.
 
@@ -27,7 +27,7 @@ const FIRST_ASSUMED_ID: u32 = 100_000;
 /// The policy of changed users and groups.
 const ACCOUNTS_RULE: &str = "builtin:accounts";
 
-/// Plans the change of a machine that is exactly as `from` says.
+/// Plans the change of a machine that matches `from` exactly.
 ///
 /// # Errors
 /// What every machine refuses, and what depends on files of the machine that no config contains.

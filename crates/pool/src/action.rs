@@ -154,6 +154,8 @@ pub struct PoolDecision {
     pub pending: usize,
     /// The nodes that would be granted next, in order, at most [`MAX_NEXT_NODES`].
     pub next: Vec<String>,
+    /// Whether a node was passed over because of its [blockers](super::RolloutInputs::blockers): others may let it start.
+    pub is_any_blocked: bool,
 }
 
 /// How many of the next nodes a decision names.

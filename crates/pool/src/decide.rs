@@ -218,6 +218,7 @@ fn decisions(
             warnings: all,
             pending: ledger.pending(),
             next: report.map(|it| it.next.clone()).unwrap_or_default(),
+            is_any_blocked: report.is_some_and(|it| it.is_any_blocked),
         }
     });
     each.collect()

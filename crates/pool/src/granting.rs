@@ -28,6 +28,8 @@ pub(super) struct GrantReport {
     pub(super) next: Vec<String>,
     /// A node was started, or waits, although its window is too short.
     pub(super) is_window_too_short: bool,
+    /// A node was passed over, because it has stepped aside and pods still block its drain.
+    pub(super) is_any_blocked: bool,
 }
 
 /// Grants updates in the pools of a group, as far as the limit allows, in the record of the pool that fences it.
@@ -194,6 +196,7 @@ impl<'i> GrantRound<'i, '_> {
         let mut waiting: Option<Hold> = None;
         for candidate in &found.ordered {
             if candidate.has_stepped_aside && candidate.is_blocked {
+                self.report.is_any_blocked = true;
                 continue;
             }
             all_blocked = false;

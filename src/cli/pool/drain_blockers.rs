@@ -6,10 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use machinist_base::reason::Reason;
-use machinist_drain::{
-    BudgetForecast, DaemonSets, DisruptionBudget, DrainRules, Pod, PodDisposition, WaitReason,
-    classify, prospect,
-};
+use machinist_drain::{BudgetForecast, DisruptionBudget, Pod, WaitReason, blocking_forecast};
 
 /// Budgets that allow no eviction of a pod now, and the nodes whose drains wait for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,14 +30,13 @@ pub(super) fn drain_blockers(
     budgets: &[DisruptionBudget],
     now: Timestamp,
 ) -> Vec<DrainBlocker> {
-    let rules = DrainRules::unattended(None);
-    let sets = DaemonSets::default();
     let mut found: BTreeMap<Vec<String>, DrainBlocker> = BTreeMap::new();
     for node in nodes {
         for pod in pods.get(*node).into_iter().flatten() {
-            let is_evicted = matches!(classify(pod, &rules, &sets, now), PodDisposition::Evict(_));
-            let forecast = prospect(pod, budgets);
-            let Some(why) = WaitReason::from_prospect(pod, &forecast).filter(|_| is_evicted) else {
+            let Some(forecast) = blocking_forecast(pod, budgets, now) else {
+                continue;
+            };
+            let Some(why) = WaitReason::from_prospect(pod, &forecast) else {
                 continue;
             };
             let blocker = blocker(&forecast, why.reason());

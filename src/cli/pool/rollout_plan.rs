@@ -84,7 +84,7 @@ pub(super) struct NodePlan {
     pub(super) current: Option<String>,
     /// Whether it is on another config.
     pub(super) updates: bool,
-    /// None if it cannot be said without the node.
+    /// None if it depends on the node.
     pub(super) cost: Option<Cost>,
     pub(super) drain: Option<bool>,
     /// The actions, as `Restart chronyd.service`.

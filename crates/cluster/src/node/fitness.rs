@@ -9,7 +9,7 @@ pub(super) fn is_our_taint(taint: &Taint) -> bool {
     taint.key == keys::taint::NOT_READY && taint.effect == NO_SCHEDULE
 }
 
-/// Whether a Node is fit for pods, as its gates say.
+/// Whether a Node is fit for pods, according to its gates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFitness {
     /// UID of the Node for which the gates were evaluated.
@@ -21,7 +21,7 @@ pub struct NodeFitness {
 impl NodeFitness {
     /// Whether the Node must have the start-up taint: from its registration until it is fit for
     /// the first time. A Node without the taint that has a readiness condition has been fit
-    /// before. None if the taint stays as it is.
+    /// before. None if nothing changes.
     pub(super) fn start_up_taint(&self, view: &NodeView) -> Option<bool> {
         match self.fit && self.uid == view.uid {
             true => Some(false),

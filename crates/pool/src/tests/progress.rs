@@ -9,7 +9,7 @@ use super::{
     rollout::{annotate, decided, first_hold, granted, plain_pool, record, worker, worker_in},
 };
 use machinist_base::maintenance_window::MaintenanceWindows;
-use machinist_kube_api::keys::pool_annotation;
+use machinist_kube_api::keys::{annotation, pool_annotation};
 
 const NIGHT: &str =
     "{\"windows\": [{\"days\": [\"Sat\"], \"start\": \"11:30\", \"duration\": \"1h\"}]}";
@@ -179,6 +179,29 @@ fn a_blocked_node_steps_aside_once_and_all_blocked_stops() {
     annotate(&mut server.pools[0], pool_annotation::RESUME, "2");
     run_leader(&mut leader, &mut server);
     assert_eq!(server.disrupted().len(), 1);
+}
+
+/// Its blockers have to be read again, although another node is what the pool waits for.
+#[test]
+fn a_blocked_node_beside_one_that_waits_for_its_own_window_is_reported() {
+    let mut pool = plain_pool("worker", 1);
+    record(&mut pool, |state| {
+        state.canary_passed = Some(start());
+        state.record_stepped_aside("a");
+    });
+    let mut waiting = worker("b");
+    let windows = (annotation::WINDOWS.to_owned(), NIGHT.to_owned());
+    waiting.annotations.extend([windows]);
+    let (pools, nodes) = ([pool], [worker("a"), waiting]);
+    for (blockers, is_reported, expected) in [(vec!["shop/db"], true, ""), (vec![], false, "a")] {
+        let decision = decided(&pools, &nodes, |inputs| {
+            let blockers = blockers.iter().map(|it| (*it).to_owned()).collect();
+            inputs.blockers = Some([("a", blockers)].into());
+            inputs.now = start() - minutes(45);
+        });
+        assert_eq!(decision.pools[0].is_any_blocked, is_reported);
+        assert_eq!(granted(&decision).concat(), expected);
+    }
 }
 
 #[test]
