@@ -54,7 +54,7 @@ pub struct InstalledMachine<'a> {
     pub controller: bool,
 }
 
-/// The static release binary, built once per run. MACHINIST_LAB_BINARY names an existing one.
+/// The static binary that `tests/lab/run` has built, or that MACHINIST_LAB_BINARY names.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -68,7 +68,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// The release image, built once per run.
+/// The image with that binary, packed once per process.
 pub fn shipped() -> &'static Shipped {
     static SHIPPED: OnceLock<Shipped> = OnceLock::new();
     SHIPPED.get_or_init(|| Shipped::pack("machinist.tar", binary()))
