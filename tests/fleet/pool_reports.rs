@@ -412,6 +412,15 @@ async fn an_estimate_uses_the_times_of_earlier_updates() {
     );
     assert_eq!(document["totalSeconds"], seconds);
     assert_eq!(document["typicalSeconds"], seconds);
+    let phases = document["phases"].as_array().unwrap();
+    let names: Vec<_> = phases.iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["RebootPending", "Draining"]);
+    assert!((71..=90).contains(&phases[0]["p90Seconds"].as_i64().unwrap()));
+    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
+    assert!(
+        shown.contains("phases (median/p90): RebootPending 1m"),
+        "{shown}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -143,7 +143,11 @@ pub(crate) fn has_run(server: &Server, pool: &str, configs: &[&str], minutes: i6
                 code: String::new(),
                 total: SignedDuration::from_mins(minutes),
                 blocked: SignedDuration::ZERO,
-                phases: Vec::new(),
+                phases: vec![
+                    ("Draining".to_owned(), SignedDuration::from_secs(41)),
+                    ("RebootPending".to_owned(), SignedDuration::from_secs(71)),
+                    ("Committing".to_owned(), SignedDuration::ZERO),
+                ],
             },
         );
         history.end(config, "Completed", ago(29, 0));

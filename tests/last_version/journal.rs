@@ -249,6 +249,7 @@ fn record(outcome: Outcome) -> UpdateRecord {
         outcome,
         reason: Some(Reason::JobFailed),
         phases: phases(),
+        blocked_for: 0,
         actions: actions(),
         left_behind: vec!["/home/bob: a link".to_owned()],
         repair: false,
@@ -290,6 +291,7 @@ fn everything() -> Journal {
             to: config("new"),
             since: second(8),
             drained_for: 90,
+            blocked_for: 0,
             phases: phases(),
             lent: Some(DevicesBeforeUpdate {
                 counts: counts(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use machinist_cluster::json_patch::{JsonPatch, annotation_path};
@@ -104,17 +104,23 @@ fn updated_history(pool: &PoolView, write: &PoolWrite, now: Timestamp) -> Option
 }
 
 /// The update that a grant permitted. Its time begins with the grant, because the Node does not record when it was
-/// acknowledged.
+/// acknowledged. Phases are unknown if the update did not begin, or if an older agent carried it out.
 fn node_update(grant: &Grant, end: &GrantEnd) -> NodeUpdate {
     let total = end.time.duration_since(grant.time);
+    let times = end.times.clone().unwrap_or_default();
+    let phases = times.phases.into_iter();
     NodeUpdate {
         node: grant.node.clone(),
         outcome: end.outcome.clone(),
         code: end.reason.clone(),
-        total: total.max(jiff::SignedDuration::ZERO),
-        blocked: jiff::SignedDuration::ZERO,
-        phases: Vec::new(),
+        total: total.max(SignedDuration::ZERO),
+        blocked: seconds(times.blocked),
+        phases: phases.map(|(name, time)| (name, seconds(time))).collect(),
     }
+}
+
+fn seconds(count: u64) -> SignedDuration {
+    SignedDuration::from_secs(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

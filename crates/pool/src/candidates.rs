@@ -8,7 +8,7 @@ use machinist_kube_api::NodeView;
 
 use super::{
     GrantOutcome, UnavailableCause,
-    grant::grant_ends,
+    grant_end::grant_ends,
     node_order::OrderKey,
     pool_ledger::PoolLedger,
     pool_member::PoolMember,

@@ -1,4 +1,4 @@
-//! Grants: permissions of the controller to disrupt one node, and the marks with which they end.
+//! Grants: permissions of the controller to disrupt one node.
 //!
 //! A grant is first recorded on the pool whose resource version fences the limit, then placed on the Node. The agent
 //! acknowledges it or declines it, and writes an end mark with its ID when it is done. IDs are never used twice, and
@@ -21,10 +21,6 @@ pub const MAX_GRANTS_BYTES: usize = 64 * 1024;
 
 /// Maximum size of one grant, or of the end marks, on a Node.
 pub const MAX_NODE_GRANT_BYTES: usize = 4 * 1024;
-
-/// How many end marks a Node keeps. A node has one grant per limit, so that even after several changes of its pool the
-/// mark of a grant that a pool still lists is there.
-pub const MAX_GRANT_ENDS: usize = 8;
 
 /// What a grant permits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,82 +86,6 @@ pub struct Grant {
     /// Whether the target is a config that the pool ran before, so that lower versions are permitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rollback: bool,
-    /// Fields of a later version, kept unchanged.
-    #[serde(flatten)]
-    pub rest: BTreeMap<String, Value>,
-}
-
-/// How a grant ended.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub enum GrantOutcome {
-    /// The node is on the target and uncordoned.
-    Done,
-    /// The update failed, and the node takes pods again.
-    Failed,
-    /// The update failed; the node has its earlier config and takes pods again.
-    RolledBack,
-    /// The update was cancelled before it changed anything.
-    Cancelled,
-    /// The agent did not begin; the reason is its code.
-    Declined,
-    /// The controller withdrew a grant that the agent had not acknowledged.
-    Withdrawn,
-    /// An outcome of a later version. The grant has ended.
-    Unknown(String),
-}
-
-impl GrantOutcome {
-    /// Whether the outcome counts for the rule that stops a rollout.
-    pub fn is_failure(&self) -> bool {
-        matches!(self, Self::Failed | Self::RolledBack)
-    }
-}
-
-impl From<String> for GrantOutcome {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "Done" => Self::Done,
-            "Failed" => Self::Failed,
-            "RolledBack" => Self::RolledBack,
-            "Cancelled" => Self::Cancelled,
-            "Declined" => Self::Declined,
-            "Withdrawn" => Self::Withdrawn,
-            _ => Self::Unknown(text),
-        }
-    }
-}
-
-impl From<GrantOutcome> for String {
-    fn from(outcome: GrantOutcome) -> Self {
-        match outcome {
-            GrantOutcome::Done => "Done".to_owned(),
-            GrantOutcome::Failed => "Failed".to_owned(),
-            GrantOutcome::RolledBack => "RolledBack".to_owned(),
-            GrantOutcome::Cancelled => "Cancelled".to_owned(),
-            GrantOutcome::Declined => "Declined".to_owned(),
-            GrantOutcome::Withdrawn => "Withdrawn".to_owned(),
-            GrantOutcome::Unknown(text) => text,
-        }
-    }
-}
-
-/// The end mark of one grant on its Node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct GrantEnd {
-    /// The grant's ID.
-    pub id: String,
-    /// How it ended.
-    pub outcome: GrantOutcome,
-    /// The reason code of an outcome other than `Done`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// The grant's target.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub target: String,
-    /// When it ended.
-    pub time: Timestamp,
     /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
@@ -259,45 +179,9 @@ impl Grant {
             ..self.clone()
         })
     }
-
-    /// Returns the end mark of this grant.
-    pub fn end(&self, outcome: GrantOutcome, reason: &str, time: Timestamp) -> GrantEnd {
-        GrantEnd {
-            id: self.id.clone(),
-            outcome,
-            reason: reason.to_owned(),
-            target: self.target.clone(),
-            time,
-            rest: BTreeMap::new(),
-        }
-    }
 }
 
-/// Parses the end marks of a Node, oldest first. A list that cannot be parsed is an error, because it may hide the end
-/// of a grant.
-pub fn grant_ends(node: &NodeView) -> Result<Vec<GrantEnd>, GrantsError> {
-    let object = || format!("Node {}", node.name);
-    match node.annotation(annotation::GRANT_ENDS) {
-        None => Ok(Vec::new()),
-        Some(text) => parse(text, annotation::GRANT_ENDS, object, MAX_NODE_GRANT_BYTES),
-    }
-}
-
-/// Formats the end marks of a Node after one more grant has ended. The oldest are dropped.
-pub fn with_end(ends: &[GrantEnd], end: GrantEnd) -> String {
-    let mut all: Vec<_> = ends.iter().filter(|it| it.id != end.id).cloned().collect();
-    all.push(end);
-    let mut first = all.len().saturating_sub(MAX_GRANT_ENDS);
-    loop {
-        let text = to_json(&all.get(first..).unwrap_or_default());
-        if text.len() <= MAX_NODE_GRANT_BYTES || first + 1 >= all.len() {
-            return text;
-        }
-        first += 1;
-    }
-}
-
-fn parse<T: for<'de> Deserialize<'de>>(
+pub(super) fn parse<T: for<'de> Deserialize<'de>>(
     text: &str,
     annotation: &'static str,
     object: impl Fn() -> String,
@@ -319,6 +203,6 @@ fn parse<T: for<'de> Deserialize<'de>>(
 }
 
 /// Serializes plain data. It has no maps with keys other than strings, so that it cannot fail.
-fn to_json(value: &impl Serialize) -> String {
+pub(super) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use super::{
     Action, Grant, GrantKind, GrantOutcome, NodeChange,
     action::patch,
     canary::canary_allowance,
-    grant::{grant_ends, with_end},
+    grant_end::{grant_ends, with_end},
     grant_progress::GrantProgress,
     grant_review::{IndexedNode, NodeIndex, is_failing_on},
     pool_ledger::PoolLedger,

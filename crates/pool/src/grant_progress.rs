@@ -2,7 +2,7 @@
 
 use machinist_kube_api::{NodeView, keys::annotation};
 
-use super::{Grant, GrantEnd, GrantsError, grant::grant_ends};
+use super::{Grant, GrantEnd, GrantsError, grant_end::grant_ends};
 
 /// How far a grant that a pool lists is.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ mod decide;
 mod duration_histogram;
 mod estimate;
 mod grant;
+mod grant_end;
 mod grant_placement;
 mod grant_progress;
 mod grant_review;
@@ -53,9 +54,9 @@ pub use estimate::{
     NODE_UPDATE_TIME, PoolSize, RebootKind, cluster_update_time, node_update_time, rollout_time,
 };
 pub use grant::{
-    Grant, GrantEnd, GrantKind, GrantOutcome, GrantsError, MAX_GRANT_ENDS, MAX_GRANTS_BYTES,
-    MAX_NODE_GRANT_BYTES, PoolGrants, grant_ends, with_end,
+    Grant, GrantKind, GrantsError, MAX_GRANTS_BYTES, MAX_NODE_GRANT_BYTES, PoolGrants,
 };
+pub use grant_end::{GrantEnd, GrantOutcome, MAX_GRANT_ENDS, UpdateTimes, grant_ends, with_end};
 pub use grant_progress::{GrantProgress, open_grant};
 pub use hold::{Hold, HoldReason, HoldStrength};
 pub use limit_accounting::{UnavailableCause, UnavailableNodes};

@@ -143,6 +143,9 @@ pub struct CordonRecord {
     pub since: Timestamp,
     /// Seconds spent on draining, summed over restarts of the agent.
     pub drained_for: u64,
+    /// Seconds of them during which pods blocked the drain.
+    #[serde(default)]
+    pub blocked_for: u64,
     /// When each phase before staging began and ended.
     pub phases: Vec<PhaseRecord>,
     /// Allocatable devices before allocation was disabled.
@@ -312,6 +315,7 @@ mod tests {
             outcome,
             reason: None,
             phases: Vec::new(),
+            blocked_for: 0,
             actions: Vec::new(),
             left_behind: Vec::new(),
             repair,

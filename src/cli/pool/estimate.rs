@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::{
+    phase_times::PhaseTime,
     render::nodes_text,
     report::PoolObjects,
     rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate},
@@ -18,6 +19,9 @@ use machinist_plan::escape_line;
 
 /// How many waves and nodes of a wave the page shows.
 const MAX_SHOWN_WAVES: usize = 10;
+
+/// How many phases the page shows.
+const MAX_SHOWN_PHASES: usize = 6;
 
 /// Flags of `estimate`.
 #[derive(Debug, Args)]
@@ -65,6 +69,9 @@ pub(super) fn page(estimate: &RolloutEstimate) -> String {
     let basis = &estimate.basis.text;
     let node = format!("per node {}: {basis}", duration(estimate.node_seconds));
     text += &wrapped("  ", "    ", &node);
+    if !estimate.phases.is_empty() {
+        text += &wrapped("  ", "    ", &escape_line(&phases_text(&estimate.phases)));
+    }
     for (at, wave) in estimate.waves.iter().take(MAX_SHOWN_WAVES).enumerate() {
         text += &wrapped("  ", "    ", &escape_line(&wave_text(at, wave)));
     }
@@ -88,6 +95,18 @@ pub(super) fn page(estimate: &RolloutEstimate) -> String {
     let notes = estimate.notes.iter();
     let notes = notes.map(|note| wrapped("  note: ", "    ", &escape_line(note)));
     text + &notes.collect::<String>()
+}
+
+/// The median and the ninth decile of the longest phases.
+fn phases_text(phases: &[PhaseTime]) -> String {
+    let shown = phases.iter().map(|phase| {
+        let (median, p90) = (duration(phase.median_seconds), duration(phase.p90_seconds));
+        format!("{} {median}/{p90}", phase.name)
+    });
+    format!(
+        "phases (median/p90): {}",
+        join_limited(shown, MAX_SHOWN_PHASES)
+    )
 }
 
 fn wave_text(at: usize, wave: &RolloutWave) -> String {

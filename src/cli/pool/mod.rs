@@ -13,6 +13,7 @@ mod findings;
 mod grants;
 mod manifests;
 mod pause;
+mod phase_times;
 mod plan;
 mod release_grant;
 mod render;

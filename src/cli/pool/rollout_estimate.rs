@@ -4,6 +4,7 @@ use anyhow::{anyhow, bail};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
+use super::phase_times::{PhaseTime, phase_times};
 use super::report::{PoolObjects, PoolProgress, PoolRollout};
 use machinist_kube_api::{PoolView, keys::pool_annotation};
 use machinist_pool::{
@@ -32,6 +33,8 @@ pub(super) struct RolloutEstimate {
     canary_soak_seconds: i64,
     pub(super) node_seconds: i64,
     pub(super) basis: EstimateBasis,
+    /// The phases of the recorded updates, longest first.
+    pub(super) phases: Vec<PhaseTime>,
     pub(super) waves: Vec<RolloutWave>,
     pub(super) total_seconds: i64,
     /// The total with the median of all recorded updates; none without records.
@@ -106,6 +109,7 @@ pub(super) fn estimate(
         canary_soak_seconds: settings.canary_soak.as_secs(),
         node_seconds: node_time.as_secs(),
         basis: basis(&history, &recorded, node_time),
+        phases: phase_times(&history),
         total_seconds: end(&waves),
         waves,
         typical_seconds: typical.map(|waves| end(&waves)),

@@ -3,7 +3,7 @@
 //! How an update ended is derived from the Node and the update report alone, so that an agent that was restarted or a
 //! Node that was created again ends its grant like any other.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -14,9 +14,9 @@ use machinist_cluster::{
     publisher,
 };
 use machinist_kube_api::{NodeUpdateState, NodeView};
-use machinist_pool::{Grant, GrantOutcome};
+use machinist_pool::{Grant, GrantEnd, GrantOutcome, UpdateTimes};
 use machinist_status::PinStatus;
-use machinist_update::{phase::Phase, reconciler::UpdateReport};
+use machinist_update::{journal::UpdateRecord, phase::Phase, reconciler::UpdateReport};
 
 /// Retry interval after a failed request.
 const END_RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -53,7 +53,10 @@ async fn ending(
             && let Some(grant) = update_grant(&view)
             && let Some((outcome, reason)) = outcome(&grant, &view, &report, is_pinned)
         {
-            let mark = grant.end(outcome, &reason, clock.now());
+            let mark = GrantEnd {
+                times: update_times(&grant, &report),
+                ..grant.end(outcome, &reason, clock.now())
+            };
             if let Err(error) = node.end_grant(&view, mark).await {
                 // A conflict means that the Node has changed; its next version decides.
                 if !error.is_conflict() {
@@ -133,6 +136,23 @@ fn outcome(
     is_done.then(|| (GrantOutcome::Done, String::new()))
 }
 
+/// How long the update of a grant took; `None` if none began under it.
+fn update_times(grant: &Grant, report: &UpdateReport) -> Option<UpdateTimes> {
+    let is_of_grant =
+        |it: &&UpdateRecord| it.to == grant.target && it.finished >= grant.time && !it.repair;
+    let update = report.updates.iter().find(is_of_grant)?;
+    let mut phases = BTreeMap::new();
+    for phase in &update.phases {
+        let time = phase.finished.unwrap_or(update.finished);
+        let seconds = time.duration_since(phase.started).as_secs();
+        *phases.entry(phase.name.clone()).or_default() += u64::try_from(seconds).unwrap_or(0);
+    }
+    Some(UpdateTimes {
+        phases,
+        blocked: update.blocked_for,
+    })
+}
+
 const fn is_failure(state: NodeUpdateState) -> bool {
     matches!(
         state,
@@ -149,212 +169,4 @@ fn is_at_rest(report: &UpdateReport) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-    use machinist_base::digest::Digest;
-    use machinist_ignition::Refusal;
-    use machinist_kube_api::keys::protocol;
-    use machinist_pool::GrantKind;
-    use machinist_update::{
-        journal::{ConfigName, UpdateFailure},
-        reconciler::{BlockReason, BlockedUpdate, UpdateConfigState},
-    };
-
-    use super::*;
-
-    fn grant(acknowledged: bool) -> Grant {
-        Grant {
-            id: "g1".to_owned(),
-            kind: GrantKind::Config,
-            pool: "worker".to_owned(),
-            node: "a".to_owned(),
-            uid: "uid".to_owned(),
-            target: "new".to_owned(),
-            time: Timestamp::UNIX_EPOCH,
-            acknowledged,
-            failed: false,
-            rollback: false,
-            rest: std::collections::BTreeMap::new(),
-        }
-    }
-
-    /// A Node with this current config, desired config and state.
-    fn node(text: &str) -> NodeView {
-        let mut view = NodeView::default();
-        let names = [
-            protocol::CURRENT_CONFIG,
-            protocol::DESIRED_CONFIG,
-            protocol::STATE,
-        ];
-        for (name, value) in names.into_iter().zip(text.split(' ')) {
-            view.annotations.insert(name.to_owned(), value.to_owned());
-        }
-        view
-    }
-
-    fn ended(node: &str, report: &UpdateReport, acknowledged: bool) -> String {
-        match outcome(&grant(acknowledged), &self::node(node), report, false) {
-            Some((outcome, reason)) => format!("{} {reason}", String::from(outcome)),
-            None => String::new(),
-        }
-    }
-
-    fn report(current: &str, desired: &str) -> UpdateReport {
-        let name = |name: &str| Some(ConfigName::new(name, Digest::of(name.as_bytes())));
-        UpdateReport {
-            config: UpdateConfigState {
-                current: name(current),
-                desired: name(desired),
-            },
-            ..UpdateReport::default()
-        }
-    }
-
-    fn blocked(reason: Reason) -> UpdateReport {
-        let bar = BlockReason {
-            reason,
-            message: String::new(),
-        };
-        UpdateReport {
-            barred: Some(BlockedUpdate {
-                bar: Arc::new(bar),
-                stands: true,
-            }),
-            ..report("old", "new")
-        }
-    }
-
-    fn failed() -> UpdateReport {
-        UpdateReport {
-            failure: Some(UpdateFailure {
-                code: Reason::VerifyFailed,
-                message: String::new(),
-                retryable: false,
-                digest: Some(Digest::of(b"new")),
-                refusals: Vec::new(),
-            }),
-            ..report("old", "new")
-        }
-    }
-
-    #[test]
-    fn a_grant_ends_when_the_node_shows_how_its_update_ended() {
-        let cordoned = UpdateReport {
-            cordoned: Some(Timestamp::UNIX_EPOCH),
-            ..failed()
-        };
-        let rebooting = UpdateReport {
-            unverified: true,
-            ..report("old", "new")
-        };
-        let done = || report("new", "new");
-        for (what, node, report, acknowledged, expected) in [
-            ("done", "new new Done", done(), true, "Done "),
-            ("done, not shown", "old new Working", done(), true, ""),
-            ("equal content", "new new Done", done(), false, "Done "),
-            (
-                "failed",
-                "old new Degraded",
-                failed(),
-                true,
-                "RolledBack VerifyFailed",
-            ),
-            ("failed, not shown", "old new Working", failed(), true, ""),
-            (
-                "failed after its drain",
-                "old new Degraded",
-                cordoned,
-                true,
-                "",
-            ),
-            ("in a reboot", "old new Working", rebooting, true, ""),
-        ] {
-            assert_eq!(ended(node, &report, acknowledged), expected, "{what}");
-        }
-    }
-
-    #[test]
-    fn a_refused_config_ends_its_grant_as_a_failure() {
-        let refused = |config: &str| {
-            let mut refusal = Refusal::new(Reason::SourceRemote, "");
-            refusal.config = Some(config.into());
-            UpdateReport {
-                refused: Arc::new(vec![refusal]),
-                ..report("old", "new")
-            }
-        };
-        let mut plan_refused = failed();
-        if let Some(failure) = &mut plan_refused.failure {
-            failure.code = Reason::ReadOnly;
-            failure.refusals = vec![Refusal::new(Reason::ReadOnly, "")];
-        }
-        for (what, report, expected) in [
-            ("refused", refused("new"), "Failed SourceRemote"),
-            ("an earlier one", refused("older"), ""),
-            ("no plan", plan_refused, "Failed ReadOnly"),
-        ] {
-            assert_eq!(
-                ended("old new Degraded", &report, false),
-                expected,
-                "{what}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_grant_of_an_update_that_does_not_begin_is_declined_or_cancelled() {
-        let waiting = UpdateReport {
-            phase: Phase::Waiting,
-            opens: Some(Timestamp::UNIX_EPOCH),
-            ..report("old", "new")
-        };
-        let withdrawn = report("old", "old");
-        for (node, report, acknowledged, expected) in [
-            (
-                "old new Done",
-                blocked(Reason::Cancelled),
-                true,
-                "Cancelled Cancelled",
-            ),
-            (
-                "old new Done",
-                blocked(Reason::Cancelled),
-                false,
-                "Declined Cancelled",
-            ),
-            (
-                "old new Done",
-                blocked(Reason::OtherDaemon),
-                false,
-                "Declined OtherDaemon",
-            ),
-            // The report is older than the grant.
-            ("old new Done", blocked(Reason::AwaitingGrant), false, ""),
-            (
-                "old new Working",
-                waiting.clone(),
-                false,
-                "Declined OutsideWindow",
-            ),
-            // It began before the window closed.
-            ("old new Working", waiting, true, ""),
-            (
-                "old old Done",
-                withdrawn,
-                true,
-                "Cancelled DesiredConfigChanged",
-            ),
-            // The desired config of the Node was not received yet.
-            ("old old Done", report("old", "new"), true, ""),
-        ] {
-            assert_eq!(
-                ended(node, &report, acknowledged),
-                expected,
-                "{node} {report:?}"
-            );
-        }
-        let node = node("old new Done");
-        let pinned = outcome(&grant(false), &node, &report("old", "new"), true);
-        assert_eq!(pinned, Some((GrantOutcome::Declined, PINNED.to_owned())));
-    }
-}
+mod tests;

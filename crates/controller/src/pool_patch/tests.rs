@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use machinist_pool::{GrantKind, GrantOutcome, PoolGrants, RolloutEdge, RolloutStates};
+use machinist_pool::{
+    GrantKind, GrantOutcome, PoolGrants, RolloutEdge, RolloutStates, UpdateTimes,
+};
 
 fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
@@ -109,6 +111,34 @@ fn the_history_counts_the_grants_of_its_own_pool() {
         ["arbiter"]
     );
     assert!(history_patch(&pool("arbiter"), &begun, now()).is_some());
+}
+
+#[test]
+fn phases_and_blocked_time_of_an_end_mark_are_in_the_history() {
+    let begun = write(vec![edge("master", "")], vec![]);
+    let mut master = pool("master");
+    let text = updated_history(&master, &begun, now())
+        .unwrap()
+        .to_annotation();
+    let key = pool_annotation::HISTORY.to_owned();
+    master.annotations.insert(key, text);
+    let (grant, end) = done("master", "a");
+    let times = UpdateTimes {
+        phases: [("Draining".to_owned(), 250), ("Committing".to_owned(), 2)].into(),
+        blocked: 240,
+    };
+    let end = end.map(|end| GrantEnd {
+        times: Some(times),
+        ..end
+    });
+    let history = updated_history(&master, &write(vec![], vec![(grant, end)]), now()).unwrap();
+    let rollout = &history.rollouts[0];
+    let names: Vec<_> = rollout.phases.keys().map(String::as_str).collect();
+    assert_eq!(names, ["Committing", "Draining"]);
+    // Of 300 seconds, 240 were blocked.
+    let expected = history.expected_update_time().unwrap().as_secs();
+    assert!((60..120).contains(&expected), "{expected}");
+    assert_eq!(rollout.worst[0].seconds, 300);
 }
 
 #[test]

@@ -161,6 +161,24 @@ fn end_marks_are_few_and_short() {
 }
 
 #[test]
+fn end_marks_lose_the_times_of_old_updates_before_old_marks() {
+    let names = (0..16).map(|phase| (format!("PhaseWithLongName{phase}"), 100_000));
+    let times = UpdateTimes {
+        phases: names.collect(),
+        blocked: 100_000,
+    };
+    let mut ends = Vec::new();
+    for at in 0..MAX_GRANT_ENDS {
+        let end = grant(&format!("g{at}"), "a").end(GrantOutcome::Done, "", start());
+        let times = Some(times.clone());
+        ends = serde_json::from_str(&with_end(&ends, GrantEnd { times, ..end })).unwrap();
+    }
+    assert_eq!(ends.len(), MAX_GRANT_ENDS);
+    assert_eq!(ends[0].times, None);
+    assert_eq!(ends[MAX_GRANT_ENDS - 1].times, Some(times));
+}
+
+#[test]
 fn a_grant_proceeds_only_by_marks() {
     let one = grant("g1", "a");
     let acknowledged = || holding(worker_in("a", OLD, NEW, "Working"), &one, true);

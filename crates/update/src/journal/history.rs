@@ -29,6 +29,9 @@ pub struct UpdateRecord {
     pub reason: Option<Reason>,
     /// When each phase began and ended.
     pub phases: Vec<PhaseRecord>,
+    /// Seconds during which pods blocked the drain.
+    #[serde(default)]
+    pub blocked_for: u64,
     /// The actions after the commit, with the state of each.
     #[serde(default)]
     pub actions: Vec<ActionRecord>,

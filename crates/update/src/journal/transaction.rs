@@ -202,6 +202,8 @@ impl Transaction {
             outcome,
             reason: self.undo_reason.as_ref().map(|failure| failure.code),
             phases: self.phases.clone(),
+            // Known once the node is uncordoned.
+            blocked_for: 0,
             actions: self.actions.clone(),
             left_behind: self.left_behind.clone(),
             repair: self.from.as_ref() == Some(&self.to),

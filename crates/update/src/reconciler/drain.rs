@@ -97,6 +97,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             to: to.clone(),
             since: now,
             drained_for: 0,
+            blocked_for: 0,
             phases: Vec::new(),
             lent: None,
             lending: DeviceUsers::Open,
@@ -132,6 +133,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let spent = Duration::from_secs(cordon.drained_for);
+        let blocked = Duration::from_secs(cordon.blocked_for);
+        self.node.begin_drain(blocked);
         let (progress, mut reported) = watch::channel(DrainProgress {
             spent,
             ..DrainProgress::default()
@@ -198,9 +201,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     fn report_progress(&mut self, progress: &watch::Receiver<DrainProgress>) {
-        let spent_secs = self.node.record_progress(&progress.borrow());
+        self.node
+            .record_progress(&progress.borrow(), Instant::now());
         if let Some(cordon) = &mut self.journal.cordon {
-            cordon.drained_for = spent_secs;
+            cordon.drained_for = self.node.spent().as_secs();
+            cordon.blocked_for = self.node.blocked().as_secs();
         }
         self.publish();
     }
@@ -276,13 +281,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.journal.failure.is_none() && cordon.is_some() && cordon != base
     }
 
-    /// Deletes the cordon from the journal after uncordoning, and adds its last phase to the history.
+    /// Deletes the cordon from the journal after uncordoning, and adds its blocked time and last phase to the history.
     async fn close_cordon(&mut self) -> Result<(), UpdateError> {
         let now = Timestamp::now();
         if let Some(cordon) = self.journal.cordon.take()
             && let Some(update) = self.journal.history.last_mut()
             && update.digest == cordon.to.digest
         {
+            update.blocked_for = cordon.blocked_for;
             update.phases.push(PhaseRecord {
                 name: Phase::Uncordoning.name().to_owned(),
                 started: self.progress.since(),

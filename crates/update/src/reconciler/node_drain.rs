@@ -1,8 +1,9 @@
 //! The node on which the reconciler runs, and the progress of its drain.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::node_port::{Blocker, DrainProgress, NodeError, NodePort};
 use machinist_base::error_chain::chain;
@@ -13,6 +14,10 @@ pub(super) struct NodeDrain {
     /// `None` if the machine is not a node, and in every process except the agent.
     port: Option<Arc<dyn NodePort>>,
     progress: DrainProgress,
+    /// Time during which pods blocked the drain, including earlier runs.
+    blocked: Duration,
+    /// Until when it has been counted; `None` while nothing blocks the drain.
+    blocked_until: Option<Instant>,
 }
 
 impl NodeDrain {
@@ -34,14 +39,34 @@ impl NodeDrain {
         &self.progress.blockers
     }
 
-    /// Records the progress of a drain, and returns the seconds spent on it.
-    pub(super) fn record_progress(&mut self, progress: &DrainProgress) -> u64 {
+    /// Begins or continues a drain that pods have blocked for this long in earlier runs.
+    pub(super) const fn begin_drain(&mut self, blocked: Duration) {
+        self.blocked = blocked;
+        self.blocked_until = None;
+    }
+
+    /// Records the progress of a drain.
+    pub(super) fn record_progress(&mut self, progress: &DrainProgress, now: Instant) {
+        if let Some(until) = self.blocked_until {
+            self.blocked += now.saturating_duration_since(until);
+        }
+        self.blocked_until = (!progress.blockers.is_empty()).then_some(now);
         self.progress.clone_from(progress);
-        self.progress.spent.as_secs()
+    }
+
+    /// Returns the time spent on the drain.
+    pub(super) const fn spent(&self) -> Duration {
+        self.progress.spent
+    }
+
+    /// Returns the part of it during which pods blocked the drain.
+    pub(super) const fn blocked(&self) -> Duration {
+        self.blocked
     }
 
     pub(super) fn end_drain(&mut self) {
         self.progress = DrainProgress::default();
+        self.blocked_until = None;
     }
 
     /// Makes a failed request the only blocker. It keeps the start time of the blocker before it.
@@ -96,6 +121,30 @@ mod tests {
             message: String::new(),
             since: Timestamp::from_second(since).unwrap(),
         }
+    }
+
+    #[test]
+    fn time_without_blockers_is_not_blocked() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let blocked = DrainProgress {
+            blockers: vec![blocker("a", 1)],
+            ..DrainProgress::default()
+        };
+        let free = DrainProgress::default();
+        let mut node = NodeDrain::default();
+        node.begin_drain(Duration::from_secs(60));
+        for (seconds, progress) in [(5, &free), (9, &blocked), (12, &blocked), (20, &free)] {
+            node.record_progress(progress, at(seconds));
+        }
+        node.record_progress(&free, at(50));
+        assert_eq!(node.blocked(), Duration::from_secs(60 + 11));
+        // The time until the next start of the agent is unknown, and does not count.
+        node.record_progress(&blocked, at(60));
+        node.end_drain();
+        node.begin_drain(node.blocked());
+        node.record_progress(&blocked, at(90));
+        assert_eq!(node.blocked(), Duration::from_secs(60 + 11));
     }
 
     #[test]

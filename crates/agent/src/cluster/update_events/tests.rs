@@ -83,6 +83,7 @@ fn update(id: &str, finished: i64) -> UpdateRecord {
         outcome: Outcome::Done,
         reason: None,
         phases: Vec::new(),
+        blocked_for: 0,
         actions: Vec::new(),
         left_behind: Vec::new(),
         repair: false,
