@@ -7,6 +7,7 @@
 )]
 
 mod blockers;
+mod budget_recovery;
 mod configs;
 mod grants;
 mod harness;

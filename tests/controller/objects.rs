@@ -1,7 +1,7 @@
 //! The objects of a small cluster, as administrators and agents write them.
 
 use machinist_kube_api::keys::{annotation, protocol};
-use machinist_pool::{Grant, GrantOutcome};
+use machinist_pool::{DRAIN_PHASE, Grant, GrantEnd, GrantOutcome, UpdateTimes};
 use serde_json::{Value, json};
 
 use super::harness::Lab;
@@ -133,10 +133,31 @@ impl Lab {
         });
     }
 
-    /// The agent of a node ends its grant; after [`GrantOutcome::Done`] the node is on the target.
+    /// The agent of a node ends its grant after a drain; after [`GrantOutcome::Done`] the node is on the target.
     pub(crate) fn end(&self, node: &str, outcome: GrantOutcome, reason: &str) {
+        self.end_after(node, outcome, reason, &[(DRAIN_PHASE, 5), ("Staging", 1)]);
+    }
+
+    /// The same after these phases, in seconds.
+    pub(crate) fn end_after(
+        &self,
+        node: &str,
+        outcome: GrantOutcome,
+        reason: &str,
+        phases: &[(&str, u64)],
+    ) {
         let grant = self.placed(node).unwrap();
-        let mark = grant.end(outcome.clone(), reason, self.now());
+        let phases = phases.iter();
+        let times = UpdateTimes {
+            phases: phases
+                .map(|(name, seconds)| ((*name).to_owned(), *seconds))
+                .collect(),
+            blocked: 0,
+        };
+        let mark = GrantEnd {
+            times: Some(times),
+            ..grant.end(outcome.clone(), reason, self.now())
+        };
         self.server.edit(&node_path(node), |node| {
             let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
             annotations.remove(annotation::GRANT);

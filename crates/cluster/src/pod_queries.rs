@@ -37,6 +37,16 @@ pub async fn selected_pods(
     Ok(found.into_iter().flatten().collect())
 }
 
+/// The pods that are bound to a node.
+pub async fn pods_of_node(cluster: &Cluster, node: &str) -> Result<Vec<Pod>, ClusterError> {
+    let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let shown = format!("the Pods of Node {node}");
+    let found = selected(cluster, &shown, params, Api::<PodObject>::all, bound).await?;
+    let found = found.into_iter().flatten();
+    let found = found.filter(|(bound_to, _)| bound_to == node);
+    Ok(found.map(|(_, pod)| pod).collect())
+}
+
 fn bound(pod: PodObject) -> Option<(String, Pod)> {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     Some((node?, Pod::from(&pod)))

@@ -17,7 +17,7 @@ use crate::{
     watched_budget::{BoundPod, WatchedBudget},
 };
 use machinist_cluster::ClusterError;
-use machinist_drain::{BudgetForecast, DisruptionBudget, Pod, blocking_forecast};
+use machinist_drain::{BudgetForecast, DisruptionBudget, Pod, blocking_forecast, is_evicted};
 
 /// How long the pods of a budget are used while it does not change: they may have moved.
 const MAX_AGE: Duration = Duration::from_secs(60);
@@ -63,6 +63,27 @@ impl EvictionBlockers {
                 None => drop(self.budgets.remove(&name)),
             }
         }
+    }
+
+    /// Whether the cluster has no budget.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.budgets.is_empty()
+    }
+
+    /// The budget of this namespace and name, separated by a slash.
+    pub(crate) fn budget(&self, name: &str) -> Option<&DisruptionBudget> {
+        self.budgets.get(name).map(|it| &it.budget)
+    }
+
+    /// The names of the budgets of pods that a drain evicts.
+    pub(crate) fn budgets_of(&self, pods: &[Pod], now: Timestamp) -> Vec<String> {
+        let evicted = pods.iter().filter(|pod| is_evicted(pod, now));
+        let evicted: Vec<_> = evicted.collect();
+        let budgets = self.budgets.iter().filter(|(_, it)| {
+            let mut pods = evicted.iter();
+            pods.any(|pod| it.budget.counts_pod(pod))
+        });
+        budgets.map(|(name, _)| name.clone()).collect()
     }
 
     /// The blocked nodes, as they were last read.

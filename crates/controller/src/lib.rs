@@ -5,6 +5,7 @@
 //! suspended may still send a request after another one has become the leader. Every write therefore tests the resource
 //! version that it was decided on.
 
+mod budget_recovery;
 mod config_object;
 mod controller;
 mod eviction_blockers;

@@ -11,8 +11,13 @@ use machinist_kube_api::{
 };
 use machinist_pool::{NodeChange, NodePatchRequest, UPDATE_TAINT_EFFECT, has_update_taint};
 
-/// Builds the patch for a request; `node` is the version of the Node that was decided on.
-pub(crate) fn node_patch(node: &NodeView, request: &NodePatchRequest) -> Value {
+/// Builds the patch for a request; `node` is the version of the Node that was decided on, and `budgets` the value of the
+/// annotation that is set with a grant.
+pub(crate) fn node_patch(
+    node: &NodeView,
+    request: &NodePatchRequest,
+    budgets: Option<&str>,
+) -> Value {
     let mut patch = NodePatch {
         node,
         patch: JsonPatch::of_version(&request.uid, &request.resource_version),
@@ -29,6 +34,9 @@ pub(crate) fn node_patch(node: &NodeView, request: &NodePatchRequest) -> Value {
         } => {
             patch.annotate(annotation::GRANT, Some(grant));
             patch.annotate(annotation::GRANT_ACKNOWLEDGED, None);
+            if budgets.is_some() {
+                patch.annotate(annotation::GRANT_BUDGETS, budgets);
+            }
             patch.annotate(protocol::DESIRED_CONFIG, Some(desired));
             if *removes_taint {
                 patch.taint(false);

@@ -63,7 +63,8 @@ impl PoolEvents {
         }
     }
 
-    fn emit(&self, pool: &PoolView, reason: EventReason, note: String) {
+    /// Reports something about a pool.
+    pub(crate) fn emit(&self, pool: &PoolView, reason: EventReason, note: String) {
         let subject = EventSubject::Pool {
             name: pool.name.clone(),
             uid: pool.uid.clone(),

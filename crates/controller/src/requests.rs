@@ -16,6 +16,7 @@ use machinist_cluster::{
     Cluster, ClusterError, fleet_queries, json_patch, node::NodeObject, node_commands::DryRun,
     pod_queries, pool_commands, resource,
 };
+use machinist_drain::Pod;
 use machinist_kube_api::{NodeView, PoolView, keys};
 
 /// Sends requests as long as this process is the leader.
@@ -106,6 +107,12 @@ impl LeaderRequests {
         let found = self.counted("list", PODS, found)?;
         let bound = found.into_iter();
         Ok(bound.map(|(node, pod)| BoundPod { node, pod }).collect())
+    }
+
+    /// The pods that are bound to a Node.
+    pub(crate) async fn pods_of_node(&self, node: &str) -> Result<Vec<Pod>, ClusterError> {
+        let found = pod_queries::pods_of_node(&self.cluster, node).await;
+        self.counted("list", PODS, found)
     }
 
     /// Patches a Node; 422 if a test of the patch fails.

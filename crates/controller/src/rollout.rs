@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
+    budget_recovery::{BudgetGates, BudgetRecovery},
     eviction_blockers::EvictionBlockers,
     monitor::ControllerMonitor,
     node_patch::node_patch,
@@ -18,7 +19,7 @@ use crate::{
 };
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
-use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
+use machinist_kube_api::{EventReason, NodeView, PoolView, keys::pool_annotation};
 use machinist_pool::{Action, Decision, NodeChange, NodePatchRequest, PoolWrite, decide};
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
@@ -49,6 +50,7 @@ pub(crate) struct Rollout {
     clock: Clock,
     monitor: ControllerMonitor,
     taints: TaintBudget,
+    recovery: BudgetRecovery,
 }
 
 impl Rollout {
@@ -57,6 +59,7 @@ impl Rollout {
             clock,
             monitor,
             taints: TaintBudget::new(),
+            recovery: BudgetRecovery::default(),
         }
     }
 
@@ -69,7 +72,7 @@ impl Rollout {
         requests: &LeaderRequests,
     ) -> Result<RolloutTurn, ClusterError> {
         for _ in 0..MAX_STEPS_PER_TURN {
-            let decision = self.decision(view, facts, blockers);
+            let decision = self.decision(view, facts, blockers, requests);
             if depends_on_blockers(&decision, view) && blockers.next_read() <= Instant::now() {
                 blockers.read(requests, self.clock.now()).await?;
                 continue;
@@ -85,7 +88,8 @@ impl Rollout {
             match step {
                 Some(step) => self.carry_out(step, view, requests).await?,
                 None => {
-                    let is_unfinished = self.patch_nodes(&patches, view, requests).await?;
+                    let is_unfinished =
+                        self.patch_nodes(&patches, view, blockers, requests).await?;
                     return Ok(RolloutTurn {
                         is_unfinished,
                         blockers_due: is_any_blocked(&decision).then(|| blockers.next_read()),
@@ -95,7 +99,7 @@ impl Rollout {
             }
         }
         Ok(RolloutTurn {
-            decision: self.decision(view, facts, blockers),
+            decision: self.decision(view, facts, blockers, requests),
             is_unfinished: true,
             blockers_due: None,
         })
@@ -106,15 +110,22 @@ impl Rollout {
         view: &RolloutView,
         facts: &RolloutFacts<'_>,
         blockers: &EvictionBlockers,
+        requests: &LeaderRequests,
     ) -> Decision {
-        let mut inputs = view.inputs(self.clock.now());
+        let began = Instant::now();
+        let now = self.clock.now();
+        let gates = self.recovery.gates(view, blockers, now);
+        report_overdue(&gates, view, requests);
+        let mut inputs = view.inputs(now);
+        inputs.gates = &gates.closed;
         inputs.blockers = Some(blockers.by_node());
         inputs.own_node = facts.own_node;
         inputs.other_grantor = facts.other_grantor;
         inputs.configs = Some(facts.configs.clone());
         inputs.taint_patches = self.taints.left();
-        let began = Instant::now();
-        let decision = decide(&inputs);
+        let mut decision = decide(&inputs);
+        let rechecks = gates.next_opening.into_iter().chain(decision.recheck);
+        decision.recheck = rechecks.min();
         self.monitor.metrics.decided(began.elapsed());
         decision
     }
@@ -202,6 +213,7 @@ impl Rollout {
         &mut self,
         patches: &[&NodePatchRequest],
         view: &mut RolloutView,
+        blockers: &EvictionBlockers,
         requests: &LeaderRequests,
     ) -> Result<bool, ClusterError> {
         let mut is_refused = false;
@@ -210,7 +222,11 @@ impl Rollout {
             let Some(node) = view.node(&request.node) else {
                 continue;
             };
-            let operations = node_patch(node, request);
+            let now = self.clock.now();
+            let recovery = &mut self.recovery;
+            let budgets = recovery.budgets_of_grant(node, &request.change, blockers, requests, now);
+            let budgets = budgets.await?;
+            let operations = node_patch(node, request, budgets.as_deref());
             if matches!(
                 request.change,
                 NodeChange::AddTaint | NodeChange::RemoveTaint
@@ -245,6 +261,17 @@ impl Rollout {
         match failure {
             Some(error) => Err(error),
             None => Ok(is_refused),
+        }
+    }
+}
+
+/// Reports budgets that have not recovered in time.
+fn report_overdue(gates: &BudgetGates, view: &RolloutView, requests: &LeaderRequests) {
+    for (pool, message) in &gates.overdue {
+        tracing::warn!(pool, "{message}; the rollout goes on");
+        if let Some(pool) = view.pool(pool) {
+            let events = requests.events();
+            events.emit(pool, EventReason::BudgetNotRecovered, message.clone());
         }
     }
 }

@@ -102,6 +102,14 @@ impl DisruptionBudget {
         self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)
     }
 
+    /// Whether its pods are back after a drain: it allows a disruption again, or has as many healthy pods as it can
+    /// ever have.
+    pub fn has_recovered(&self) -> bool {
+        self.counts.is_some_and(|counts| {
+            counts.allowed > 0 || counts.expected == 0 || counts.current >= counts.expected
+        })
+    }
+
     /// Whether no pod can ever be evicted, because all pods must be healthy. `maxUnavailable: 0`,
     /// `minAvailable: 100%` and `minAvailable` = replicas all have this effect.
     pub fn never_allows(&self) -> bool {
@@ -146,16 +154,16 @@ pub fn blocking_forecast<'a>(
     budgets: &'a [DisruptionBudget],
     now: Timestamp,
 ) -> Option<BudgetForecast<'a>> {
-    let disposition = classify(
-        pod,
-        &DrainRules::unattended(None),
-        &DaemonSets::default(),
-        now,
-    );
-    let is_evicted = matches!(disposition, PodDisposition::Evict(_));
     let forecast = prospect(pod, budgets);
     let is_free = matches!(forecast, BudgetForecast::Free | BudgetForecast::Allowed(_));
-    (is_evicted && !is_free).then_some(forecast)
+    (is_evicted(pod, now) && !is_free).then_some(forecast)
+}
+
+/// Whether the drain of an update evicts the pod, as far as can be told without its DaemonSet.
+pub fn is_evicted(pod: &Pod, now: Timestamp) -> bool {
+    let rules = DrainRules::unattended(None);
+    let disposition = classify(pod, &rules, &DaemonSets::default(), now);
+    matches!(disposition, PodDisposition::Evict(_))
 }
 
 fn alone<'a>(pod: &Pod, budget: &'a DisruptionBudget) -> BudgetForecast<'a> {

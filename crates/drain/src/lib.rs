@@ -24,7 +24,8 @@ mod taints;
 
 pub use blockers::{ControllerNames, PodWait, WaitReason};
 pub use budgets::{
-    BudgetForecast, BudgetStatus, DisruptionBudget, UnhealthyPodPolicy, blocking_forecast, prospect,
+    BudgetForecast, BudgetStatus, DisruptionBudget, UnhealthyPodPolicy, blocking_forecast,
+    is_evicted, prospect,
 };
 pub use eviction_response::{EvictionCallError, EvictionError, EvictionResponse, StatusCause};
 pub use force::{ForceAction, ForceLimits};

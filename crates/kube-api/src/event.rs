@@ -113,6 +113,8 @@ reasons! {
     RolloutHeld: Normal, "Rollout";
     /// A node of the pool failed to update; the note names it and the reason code.
     NodeFailed: Warning, "Rollout";
+    /// Pods of a PodDisruptionBudget were evicted and have not all been replaced in time; the rollout goes on.
+    BudgetNotRecovered: Warning, "Rollout";
     /// The rollout was stopped; the note has the code.
     RolloutStopped: Warning, "Rollout";
     /// All nodes of the pool are on the new config.

@@ -126,6 +126,9 @@ pub mod annotation {
     /// The last grants that ended on the node, as a JSON list: ID, outcome, reason, target and
     /// time. Appended by the agent, and by the controller when it withdraws a grant.
     pub const GRANT_ENDS: &str = "machinist.dev/grant-ends";
+    /// The PodDisruptionBudgets of the pods that the drain of the node's grant evicts, as JSON with the grant's ID and
+    /// its pool. Written by the controller with the grant.
+    pub const GRANT_BUDGETS: &str = "machinist.dev/grant-budgets";
     /// The agent's own maintenance windows, as JSON. Written by the agent.
     pub const WINDOWS: &str = "machinist.dev/windows";
     /// An operator's request to leave the node out of the rollout of the config of this name.
@@ -154,6 +157,9 @@ pub mod pool_annotation {
     /// How long a node's drain may be blocked before another node is updated instead; a duration.
     /// Blocked nodes keep their grant if it is absent.
     pub const STEP_ASIDE_AFTER: &str = "machinist.dev/step-aside-after";
+    /// How long the next grant waits until the disruption budgets of drained pods have recovered; a duration, or
+    /// `never`.
+    pub const BUDGET_RECOVERY_TIMEOUT: &str = "machinist.dev/budget-recovery-timeout";
     /// How long after a config became due its rollout must have begun; a duration.
     pub const START_DEADLINE: &str = "machinist.dev/start-deadline";
     /// How long a reboot of these machines takes; a duration.

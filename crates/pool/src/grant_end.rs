@@ -13,6 +13,9 @@ use machinist_kube_api::{NodeView, keys::annotation};
 /// mark of a grant that a pool still lists is there.
 pub const MAX_GRANT_ENDS: usize = 8;
 
+/// The phase in which the agent evicts pods.
+pub const DRAIN_PHASE: &str = "Draining";
+
 /// How a grant ended.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
@@ -101,6 +104,19 @@ pub struct UpdateTimes {
     /// The part of the drain during which pods blocked it.
     #[serde(default)]
     pub blocked: u64,
+}
+
+impl GrantEnd {
+    /// Whether pods may have been evicted: an update without a drain has ended, or one that did not begin, otherwise.
+    pub fn may_have_drained(&self) -> bool {
+        match (&self.times, &self.outcome) {
+            (Some(times), _) => times.phases.contains_key(DRAIN_PHASE),
+            (None, GrantOutcome::Failed | GrantOutcome::RolledBack | GrantOutcome::Cancelled) => {
+                true
+            }
+            (None, _) => false,
+        }
+    }
 }
 
 impl Grant {

@@ -79,7 +79,7 @@ holds! {
     AllBlocked: Stops,
     /// Nodes that failed hold all slots of the limit.
     SlotsHeldByFailures: Waits,
-    /// A gate between grants is closed.
+    /// A gate between grants is closed: a disruption budget has not recovered since a drain.
     GateClosed: Waits,
     /// The canary nodes are being updated.
     CanaryInProgress: Waits,

@@ -56,7 +56,9 @@ pub use estimate::{
 pub use grant::{
     Grant, GrantKind, GrantsError, MAX_GRANTS_BYTES, MAX_NODE_GRANT_BYTES, PoolGrants,
 };
-pub use grant_end::{GrantEnd, GrantOutcome, MAX_GRANT_ENDS, UpdateTimes, grant_ends, with_end};
+pub use grant_end::{
+    DRAIN_PHASE, GrantEnd, GrantOutcome, MAX_GRANT_ENDS, UpdateTimes, grant_ends, with_end,
+};
 pub use grant_progress::{GrantProgress, open_grant};
 pub use hold::{Hold, HoldReason, HoldStrength};
 pub use limit_accounting::{UnavailableCause, UnavailableNodes};

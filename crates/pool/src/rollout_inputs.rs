@@ -36,7 +36,7 @@ pub enum NodeRead {
     Absent,
 }
 
-/// A gate between grants that an adapter evaluates, such as pods that are not back.
+/// A gate between grants that an adapter evaluates, such as disruption budgets that have not recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedGate {
     /// The pool that waits; all if unset.

@@ -11,6 +11,9 @@ use super::NodeOrder;
 /// How many nodes are updated first if the pool does not set it. OpenShift has no canaries.
 const DEFAULT_CANARY_NODES: usize = 1;
 
+/// How long the next grant waits for disruption budgets if the pool does not set it. OpenShift does not wait.
+const BUDGET_RECOVERY_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+
 /// Maximum length of windows as JSON.
 const MAX_WINDOWS_BYTES: usize = 4 * 1024;
 
@@ -30,6 +33,9 @@ pub struct RolloutSettings {
     /// How long a drain may be blocked before another node is updated instead; `None` if blocked nodes keep their
     /// grant.
     pub step_aside_after: Option<SignedDuration>,
+    /// How long the next grant waits until the disruption budgets of drained pods have recovered; `None` if it waits for
+    /// as long as that takes.
+    pub budget_recovery_timeout: Option<SignedDuration>,
     /// How long after a config became due its rollout must have begun.
     pub start_deadline: Option<SignedDuration>,
     /// How long a reboot of these machines takes, if the administrator knows.
@@ -45,6 +51,7 @@ impl Default for RolloutSettings {
             windows: MaintenanceWindows::default(),
             order: NodeOrder::ZoneThenAge,
             step_aside_after: None,
+            budget_recovery_timeout: Some(BUDGET_RECOVERY_TIMEOUT),
             start_deadline: None,
             reboot_time: None,
         }
@@ -90,6 +97,16 @@ impl RolloutSettings {
                 .unwrap_or_default(),
             order: read.order(),
             step_aside_after: read.duration(key::STEP_ASIDE_AFTER),
+            budget_recovery_timeout: read
+                .value(
+                    key::BUDGET_RECOVERY_TIMEOUT,
+                    "never, or a duration from zero such as \"10m\"",
+                    |text| match text {
+                        "never" => Some(None),
+                        _ => parse_duration(text).map(Some),
+                    },
+                )
+                .unwrap_or(defaults.budget_recovery_timeout),
             start_deadline: read.duration(key::START_DEADLINE),
             reboot_time: read.duration(key::REBOOT_TIME),
         };

@@ -160,9 +160,12 @@ fn hold_advice(reason: HoldReason, pool: &str) -> String {
         HoldReason::NoConfig => {
             "see the condition RenderDegraded and the pool's selector".to_owned()
         }
+        HoldReason::GateClosed => format!(
+            "find out why the pods of the named budgets are not ready; {} limits the wait",
+            keys::pool_annotation::BUDGET_RECOVERY_TIMEOUT
+        ),
         HoldReason::NotYetDue
         | HoldReason::OutsideWindow
-        | HoldReason::GateClosed
         | HoldReason::CanaryInProgress
         | HoldReason::CanarySoaking
         | HoldReason::WaitingForControlPlane

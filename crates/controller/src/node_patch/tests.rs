@@ -19,7 +19,7 @@ fn operations(node: &NodeView, change: NodeChange) -> Vec<Value> {
         resource_version: node.resource_version.clone(),
         change,
     };
-    let patch = node_patch(node, &request);
+    let patch = node_patch(node, &request, None);
     let all = patch.as_array().unwrap();
     let tests = json!([
         {"op": "test", "path": "/metadata/uid", "value": "u"},

@@ -263,4 +263,5 @@ fn a_grants_end_has_the_times_of_its_own_update() {
     let mut other = finished(130, false);
     other.to = "other".to_owned();
     assert_eq!(times(vec![other]), None);
+    assert_eq!(machinist_pool::DRAIN_PHASE, Phase::Draining.name());
 }

@@ -1,0 +1,213 @@
+//! Holds the next grant back until the PodDisruptionBudgets of drained pods have recovered.
+//!
+//! The budgets are recorded on the Node when its grant is placed, because the pods are gone when the grant ends, and
+//! another replica may be the leader then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    eviction_blockers::EvictionBlockers, failure_log::log_failure, requests::LeaderRequests,
+    rollout_view::RolloutView,
+};
+use machinist_base::text::join_limited;
+use machinist_cluster::ClusterError;
+use machinist_drain::DisruptionBudget;
+use machinist_kube_api::{NodeView, keys::annotation};
+use machinist_pool::{ClosedGate, Grant, NodeChange, RolloutSettings, grant_ends};
+
+/// How many budgets are recorded on a Node: more would not fit beside its other annotations.
+const MAX_BUDGETS: usize = 64;
+
+/// How many budgets a message names.
+const MAX_NAMED_BUDGETS: usize = 5;
+
+/// The value of the annotation with the budgets of a node's drain.
+#[derive(Debug, Serialize, Deserialize)]
+struct GrantBudgets {
+    grant: String,
+    pool: String,
+    budgets: Vec<String>,
+}
+
+/// A drain that has ended.
+#[derive(Clone, Debug)]
+struct EndedDrain {
+    grant: String,
+    pool: String,
+    budgets: Vec<String>,
+    ended: Timestamp,
+}
+
+/// The gates of budgets that have not recovered.
+#[derive(Debug, Default)]
+pub(crate) struct BudgetGates {
+    pub(crate) closed: Vec<ClosedGate>,
+    /// When the next gate opens without an event.
+    pub(crate) next_opening: Option<Timestamp>,
+    /// Budgets that have not recovered in time, with their pools; each drain is named once.
+    pub(crate) overdue: Vec<(String, String)>,
+}
+
+/// Remembers which drains have ended.
+#[derive(Debug, Default)]
+pub(crate) struct BudgetRecovery {
+    /// The last drain of each Node, and the version of the Node that it was read from.
+    drains: HashMap<String, (String, Option<EndedDrain>)>,
+    /// Grants whose budgets were reported as not recovered in time.
+    reported: BTreeSet<String>,
+    is_forbidden: bool,
+}
+
+impl BudgetRecovery {
+    /// Returns the value of the Node's annotation if a grant is about to be placed; `None` if it stays as it is.
+    pub(crate) async fn budgets_of_grant(
+        &mut self,
+        node: &NodeView,
+        change: &NodeChange,
+        blockers: &EvictionBlockers,
+        requests: &LeaderRequests,
+        now: Timestamp,
+    ) -> Result<Option<String>, ClusterError> {
+        let NodeChange::PlaceGrant { grant, .. } = change else {
+            return Ok(None);
+        };
+        let Ok(Grant { id, pool, .. }) = serde_json::from_str(grant) else {
+            return Ok(None);
+        };
+        let is_recorded = recorded(node).is_some_and(|it| it.grant == id);
+        if blockers.is_empty() || is_recorded {
+            // A grant with a new target was drained before.
+            return Ok(None);
+        }
+        let pods = match requests.pods_of_node(&node.name).await {
+            Ok(pods) => pods,
+            Err(error) if error.is_forbidden() || error.is_not_found() => {
+                // Then nothing waits for budgets.
+                log_failure(&error, !self.is_forbidden);
+                self.is_forbidden = true;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut budgets = blockers.budgets_of(&pods, now);
+        budgets.truncate(MAX_BUDGETS);
+        let record = GrantBudgets {
+            grant: id,
+            pool,
+            budgets,
+        };
+        Ok(serde_json::to_string(&record).ok())
+    }
+
+    /// Evaluates the gates.
+    pub(crate) fn gates(
+        &mut self,
+        view: &RolloutView,
+        blockers: &EvictionBlockers,
+        now: Timestamp,
+    ) -> BudgetGates {
+        self.read_drains(view.nodes());
+        let mut gates = BudgetGates::default();
+        let mut reasons: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (node, (_, drain)) in &self.drains {
+            let Some(drain) = drain else { continue };
+            let Some(pool) = view.pool(&drain.pool) else {
+                continue;
+            };
+            // A pool whose settings cannot be used grants nothing.
+            let Ok(settings) = RolloutSettings::of(pool) else {
+                continue;
+            };
+            let limit = settings.budget_recovery_timeout;
+            let open_at = limit.and_then(|limit| drain.ended.checked_add(limit).ok());
+            if limit == Some(SignedDuration::ZERO) {
+                continue;
+            }
+            let known = drain.budgets.iter();
+            let known = known.filter_map(|name| blockers.budget(name));
+            let pending = known.filter(|it| !it.has_recovered());
+            let pending: Vec<_> = pending.map(|it| describe(it, node)).collect();
+            if pending.is_empty() {
+                continue;
+            }
+            if open_at.is_none_or(|at| now < at) {
+                reasons.entry(&drain.pool).or_default().extend(pending);
+                gates.next_opening = open_at.into_iter().chain(gates.next_opening.take()).min();
+            } else if self.reported.insert(drain.grant.clone()) {
+                let all = join_limited(pending.iter(), MAX_NAMED_BUDGETS);
+                gates.overdue.push((drain.pool.clone(), all));
+            }
+        }
+        gates.closed = reasons
+            .into_iter()
+            .map(|(pool, reasons)| ClosedGate {
+                pool: Some(pool.to_owned()),
+                message: join_limited(reasons.iter(), MAX_NAMED_BUDGETS),
+            })
+            .collect();
+        gates
+    }
+
+    /// Reads the drains of Nodes that have changed.
+    fn read_drains(&mut self, nodes: &[NodeView]) {
+        let is_recorded =
+            |node: &&NodeView| node.annotations.contains_key(annotation::GRANT_BUDGETS);
+        let mut drains = HashMap::new();
+        for node in nodes.iter().filter(is_recorded) {
+            let known = self.drains.remove(&node.name);
+            let known = known.filter(|(version, _)| *version == node.resource_version);
+            let entry = known.unwrap_or_else(|| (node.resource_version.clone(), ended_drain(node)));
+            drains.insert(node.name.clone(), entry);
+        }
+        self.drains = drains;
+        if !self.reported.is_empty() {
+            let grants = self.drains.values().flat_map(|(_, drain)| drain);
+            let grants: BTreeSet<_> = grants.map(|drain| drain.grant.as_str()).collect();
+            self.reported
+                .retain(|grant| grants.contains(grant.as_str()));
+        }
+    }
+}
+
+fn recorded(node: &NodeView) -> Option<GrantBudgets> {
+    let text = node.annotation(annotation::GRANT_BUDGETS)?;
+    // Another writer's text holds nothing back.
+    serde_json::from_str(text).ok()
+}
+
+/// The drain of the Node's last grant; `None` if it has not ended or evicted nothing.
+fn ended_drain(node: &NodeView) -> Option<EndedDrain> {
+    let GrantBudgets {
+        grant,
+        pool,
+        mut budgets,
+    } = recorded(node)?;
+    let ends = grant_ends(node).ok()?;
+    let end = ends
+        .iter()
+        .find(|end| end.id == grant && end.may_have_drained())?;
+    budgets.truncate(MAX_BUDGETS);
+    Some(EndedDrain {
+        grant,
+        pool,
+        budgets,
+        ended: end.time,
+    })
+}
+
+fn describe(budget: &DisruptionBudget, node: &str) -> String {
+    let counts = match budget.counts {
+        Some(counts) => format!(
+            "{} of {} pods healthy, {} required",
+            counts.current, counts.expected, counts.desired
+        ),
+        None => "not processed by the disruption controller yet".to_owned(),
+    };
+    format!("PodDisruptionBudget {budget} has not recovered since the drain of {node}: {counts}")
+}
+
+#[cfg(test)]
+mod tests;
