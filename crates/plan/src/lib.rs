@@ -85,7 +85,7 @@ pub use model::{
 pub use object::{NewObject, NodeKind, ObjectKind};
 pub use operation::{Operation, OperationKind};
 pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
-pub use policy::{Policies, same_images};
+pub use policy::{Policies, cluster_policies, same_images};
 pub use selinux::SelinuxLabels;
 pub use ssh_keys::{has_managed_keys, is_keys_file};
 pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;

@@ -9,16 +9,24 @@ use machinist_base::abs_path::AbsPath;
 const RELOAD: ActionKind = ActionKind::Reload;
 const RESTART: ActionKind = ActionKind::Restart;
 
-/// OpenShift's built-in policies for files (MachineConfiguration `nodeDisruptionPolicyStatus`); an
-/// empty list means that no action is needed. `registries.conf`, `Special` there, is not listed:
-/// see [`REGISTRIES_CONF`].
-const OPENSHIFT_POLICIES: &[(&str, &[(ActionKind, &str)])] = &[
+/// A row of OpenShift's tables: a path or unit, and the actions with their units; an empty list means that no action is
+/// needed.
+pub(super) type OpenShiftRow = (&'static str, &'static [(ActionKind, &'static str)]);
+
+/// OpenShift's built-in policies for files, in the order in which its operator writes them.
+pub(super) const OPENSHIFT_POLICIES: &[OpenShiftRow] = &[
     ("/var/lib/kubelet/config.json", &[]),
     (
         "/etc/machine-config-daemon/no-reboot/containers-gpg.pub",
         &[(RELOAD, "crio.service")],
     ),
     ("/etc/containers/policy.json", &[(RELOAD, "crio.service")]),
+    // Changes that cannot alter which image a name resolves to are reloaded without a drain
+    // ([`registries_conf`](super::registries_conf)).
+    (
+        "/etc/containers/registries.conf",
+        &[(ActionKind::Special, "crio.service")],
+    ),
     ("/etc/containers/registries.d", &[(RELOAD, "crio.service")]),
     ("/etc/crio/policies", &[(RELOAD, "crio.service")]),
     ("/etc/nmstate/openshift", &[]),
@@ -48,9 +56,17 @@ const OPENSHIFT_POLICIES: &[(&str, &[(ActionKind, &str)])] = &[
     ),
 ];
 
-/// Changes that cannot alter which image a name resolves to are reloaded without a drain
-/// ([`registries`](super::registries)).
-const REGISTRIES_CONF: &str = "/etc/containers/registries.conf";
+/// OpenShift's built-in policies for units.
+pub(super) const OPENSHIFT_UNITS: &[OpenShiftRow] = &[(
+    "iri-registry.service",
+    &[
+        (ActionKind::DaemonReload, ""),
+        (RESTART, "iri-registry.service"),
+    ],
+)];
+
+/// The service that rebuilds the CA bundle is a oneshot, whose run makes a change effective.
+pub(super) const UPDATE_CA_TRUST: &str = "coreos-update-ca-trust.service";
 
 /// One row of the table for ordinary distributions.
 struct BuiltinRow {
@@ -192,21 +208,11 @@ pub(super) fn policies() -> Policies {
     for (path, acts) in OPENSHIFT_POLICIES {
         add(path, policy(path, acts));
     }
-    add(
-        REGISTRIES_CONF,
-        policy(REGISTRIES_CONF, &[(ActionKind::Special, "crio.service")]),
-    );
-    let registry = "iri-registry.service";
-    let units = [(
-        registry.to_owned(),
-        policy(
-            registry,
-            &[(ActionKind::DaemonReload, ""), (RESTART, registry)],
-        ),
-    )];
+    let units = OPENSHIFT_UNITS.iter();
+    let units = units.map(|(unit, acts)| ((*unit).to_owned(), policy(unit, acts)));
     Policies {
         files,
-        units: units.into(),
+        units: units.collect(),
         ssh_key: policy("sshkey", &[]),
         soft_reboots: false,
     }
@@ -237,8 +243,7 @@ fn policy(name: &str, acts: &[(ActionKind, &str)]) -> DisruptionPolicy {
             unit => RequiredAction::Unit {
                 kind: *kind,
                 names: vec![unit.to_owned()],
-                // The service that rebuilds the CA bundle is a oneshot.
-                once: unit == "coreos-update-ca-trust.service",
+                once: unit == UPDATE_CA_TRUST,
                 flexible: false,
             },
         })
@@ -260,7 +265,7 @@ mod tests {
         let all = policies();
         assert_eq!(
             all.files.len(),
-            GENERIC_POLICIES.len() + OPENSHIFT_POLICIES.len() + 1
+            GENERIC_POLICIES.len() + OPENSHIFT_POLICIES.len()
         );
         for row in GENERIC_POLICIES {
             let below = AbsPath::new(format!("{}/x.conf", row.path)).unwrap();

@@ -1,11 +1,13 @@
 //! Maps changes to the actions they need: the built-in tables and the user's overrides.
 
 mod builtin;
+mod merged_status;
 mod parse;
 pub(super) mod registries_conf;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use merged_status::cluster_policies;
 pub use registries_conf::same_images;
 
 use super::ActionKind;

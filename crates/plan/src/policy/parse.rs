@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{DisruptionPolicy, Policies, RequiredAction};
+use super::{DisruptionPolicy, Policies, RequiredAction, builtin::UPDATE_CA_TRUST};
 use crate::{ActionKind, enablement::unit_name};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::Refusal;
@@ -93,9 +93,13 @@ impl PolicyParser {
                 .enumerate()
                 .map(|(index, entry)| (format!("{field}[{index}]"), entry))
                 .collect(),
-            _ => {
+            other => {
+                let message = match other.as_array() {
+                    Some(all) => format!("{} entries", all.len()),
+                    None => "not a list".to_owned(),
+                };
                 let expected = format!("a list of at most {most}");
-                self.refuse(Reason::ValueInvalid, field, "not a list".into(), &expected);
+                self.refuse(Reason::ValueInvalid, field, message, &expected);
                 Vec::new()
             }
         }
@@ -208,7 +212,8 @@ impl PolicyParser {
         Some(RequiredAction::Unit {
             kind,
             names: vec![given.to_owned()],
-            once: false,
+            // As in the built-in policies: an entry that repeats one of them must not have another effect.
+            once: given == UPDATE_CA_TRUST,
             flexible: false,
         })
     }
