@@ -13,5 +13,6 @@ mod grants;
 mod harness;
 mod leadership;
 mod objects;
+mod policies;
 mod process;
 mod renderings;

@@ -1,5 +1,5 @@
-//! Publishes events.k8s.io/v1 events on the Node, on pods and on MachineConfigPools. A repeated event increments the count
-//! of the existing one, and floods are rate-limited.
+//! Publishes events.k8s.io/v1 events on the Node, on pods, on MachineConfigPools and on the MachineConfiguration. A
+//! repeated event increments the count of the existing one, and floods are rate-limited.
 //!
 //! Events are best effort: callers never wait, and events that cannot be written in time are
 //! dropped.
@@ -36,6 +36,11 @@ pub enum EventSubject {
         /// The pool's name.
         name: String,
         /// The pool's UID.
+        uid: String,
+    },
+    /// The MachineConfiguration `cluster`.
+    MachineConfiguration {
+        /// The object's UID.
         uid: String,
     },
 }

@@ -5,6 +5,7 @@
 //! and retrying happen only in this module's top-level loops.
 
 mod client;
+pub mod cluster_policies;
 mod controller_lease;
 mod error;
 pub mod events;
@@ -18,6 +19,7 @@ pub mod node_changes;
 pub mod node_commands;
 pub mod node_poll;
 pub mod node_writer;
+mod object_text;
 pub mod pod_queries;
 pub mod pods;
 pub mod pool_commands;

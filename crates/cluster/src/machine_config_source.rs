@@ -7,15 +7,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{api::GetParams, core::Request};
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Cluster, ClusterError, ClusterErrorKind,
+    Cluster, ClusterError, cluster_policies,
     node::OwnNode,
     node_poll::{self, NodePoll},
+    object_text::{fetch_text, without_lines},
 };
 use machinist_base::{
     backoff::{Backoff, jitter},
@@ -115,7 +114,7 @@ impl ConfigSource {
             }
             Err(error) => return ConfigRead::Unread(error),
         };
-        let policies = match self.policies().await {
+        let policies = match cluster_policies::read(&self.cluster).await {
             Ok(Ok(policies)) => policies,
             Ok(Err(refusals)) => return ConfigRead::Refused(refusals),
             Err(error) => return ConfigRead::Unread(error),
@@ -159,20 +158,6 @@ impl ConfigSource {
     async fn machine_config(&self, name: &str) -> Result<String, ClusterError> {
         fetch_config_text(&self.cluster, name).await
     }
-
-    /// The cluster's policies; none if the object or its kind does not exist.
-    async fn policies(&self) -> Result<Result<Option<Policies>, Vec<Refusal>>, ClusterError> {
-        let (path, name) = (
-            format!("/apis/{}/v1/machineconfigurations", keys::OPERATOR_GROUP),
-            keys::MACHINE_CONFIGURATION,
-        );
-        let object = format!("MachineConfiguration {name}");
-        match text(&self.cluster, &path, name, object.clone()).await {
-            Ok(text) => Ok(parse_policies(&object, &text)),
-            Err(error) if error.is_not_found() => Ok(Ok(None)),
-            Err(error) => Err(error),
-        }
-    }
 }
 
 /// Reads the config again and again.
@@ -213,29 +198,7 @@ impl NodePoll for DesiredConfigPoll {
 /// The JSON text of a MachineConfig, as the server returns it.
 pub async fn fetch_config_text(cluster: &Cluster, name: &str) -> Result<String, ClusterError> {
     let path = format!("/apis/{}/v1/machineconfigs", keys::GROUP);
-    text(cluster, &path, name, format!("MachineConfig {name}")).await
-}
-
-async fn text(
-    cluster: &Cluster,
-    path: &str,
-    name: &str,
-    object: String,
-) -> Result<String, ClusterError> {
-    // The name becomes part of a URL, so anything else could address another object.
-    if !keys::is_object_name(name) {
-        return Err(ClusterError {
-            act: "get",
-            object,
-            why: ClusterErrorKind::NoName,
-        });
-    }
-    let get = |client: kube::Client| async move {
-        let request = Request::new(path).get(name, &GetParams::default());
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        client.request_text(request).await
-    };
-    cluster.request("get", object, get).await
+    fetch_text(cluster, &path, name, format!("MachineConfig {name}")).await
 }
 
 impl ConfigSubscribers {
@@ -333,26 +296,4 @@ fn parse(
     name.clone_into(&mut config.name);
     let digest = machinist_ignition::digest(&config);
     Ok((config, digest))
-}
-
-fn parse_policies(object: &str, text: &str) -> Result<Option<Policies>, Vec<Refusal>> {
-    let value: Value = serde_json::from_str(text).map_err(|error| {
-        let refusal = Refusal::new(Reason::SyntaxInvalid, error.to_string());
-        vec![refusal.file(object)]
-    })?;
-    // The object was created for other settings and defines no policies.
-    if value["spec"]["nodeDisruptionPolicy"].is_null() {
-        return Ok(None);
-    }
-    let policies = Policies::from_machine_configuration(&value);
-    let policies = policies.map_err(|refusals| without_lines(refusals, object))?;
-    Ok(Some(policies))
-}
-
-fn without_lines(mut refusals: Vec<Refusal>, object: &str) -> Vec<Refusal> {
-    for refusal in &mut refusals {
-        refusal.file = Some(object.to_owned());
-        (refusal.line, refusal.column) = (None, None);
-    }
-    refusals
 }

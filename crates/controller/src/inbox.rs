@@ -7,7 +7,9 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::{config_object::ConfigObject, watched_budget::WatchedBudget};
+use crate::{
+    config_object::ConfigObject, policy_object::PolicyObject, watched_budget::WatchedBudget,
+};
 use machinist_kube_api::{NodeView, PoolView};
 
 /// The reports about one kind.
@@ -68,6 +70,8 @@ pub(crate) struct Inbox {
     pub(crate) budgets: Mailbox<WatchedBudget>,
     /// Names of objects that show that another controller grants updates.
     pub(crate) grantors: Mailbox<String>,
+    /// MachineConfiguration `cluster`.
+    pub(crate) policies: Mailbox<PolicyObject>,
     /// Wakes the leader after a report.
     pub(crate) arrived: Notify,
 }

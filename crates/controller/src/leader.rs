@@ -10,6 +10,7 @@ use crate::{
     failure_log::log_failure,
     inbox::Inbox,
     monitor::ControllerMonitor,
+    policy_status::PolicyStatusWriter,
     pool_report::pool_reports,
     pool_status::StatusScope,
     renderer::Renderer,
@@ -54,6 +55,7 @@ pub(crate) async fn lead(
         renderer: Renderer::new(rules, monitor.clone()),
         rollout: Rollout::new(clock.clone(), monitor.clone()),
         statuses: StatusWriter::default(),
+        policies: PolicyStatusWriter::default(),
         collector: UnusedConfigCollector::new(),
         blockers: EvictionBlockers::default(),
         own_node,
@@ -125,6 +127,7 @@ struct Leader {
     renderer: Renderer,
     rollout: Rollout,
     statuses: StatusWriter,
+    policies: PolicyStatusWriter,
     collector: UnusedConfigCollector,
     blockers: EvictionBlockers,
     own_node: Option<String>,
@@ -150,6 +153,8 @@ impl Leader {
         let budgets = inbox.budgets.take();
         self.known.budgets |= budgets.listed.is_some();
         self.blockers.take_budgets(budgets);
+        // Nothing waits for them: their kind may not exist, or must not be read.
+        self.policies.take(inbox.policies.take());
         let grantors = inbox.grantors.take();
         let before = self.grantors.clone();
         if let Some(listed) = grantors.listed {
@@ -185,6 +190,7 @@ impl Leader {
         if other_grantor.is_none() {
             let next = self.renderer.turn(&mut self.view, &self.requests).await;
             wake.extend(next);
+            wake.extend(self.policies.turn(&self.requests).await);
         }
         let configs = self.renderer.configs().keys().map(String::as_str);
         let facts = RolloutFacts {

@@ -17,6 +17,8 @@ mod lease;
 mod metrics;
 mod monitor;
 mod node_patch;
+mod policy_object;
+mod policy_status;
 mod pool_events;
 mod pool_patch;
 mod pool_report;
@@ -32,6 +34,7 @@ mod status_writer;
 mod taint_budget;
 mod unused_config_collector;
 mod watched_budget;
+mod watched_view;
 mod watches;
 
 pub use controller::{ControllerOptions, run};

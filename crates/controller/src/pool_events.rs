@@ -1,4 +1,4 @@
-//! Events on MachineConfigPools.
+//! Events on MachineConfigPools, and on the MachineConfiguration.
 
 use std::collections::BTreeSet;
 
@@ -61,6 +61,14 @@ impl PoolEvents {
             let note = format!("the rollout of {} has begun", edge.target);
             of_pool(&edge.pool, EventReason::RolloutStarted, note);
         }
+    }
+
+    /// Reports that the disruption policies of the cluster are invalid; the object is named by its UID.
+    pub(crate) fn policies_invalid(&self, uid: &str, note: String) {
+        let subject = EventSubject::MachineConfiguration {
+            uid: uid.to_owned(),
+        };
+        self.0.emit(subject, EventReason::PoliciesInvalid, note);
     }
 
     /// Reports something about a pool.

@@ -10,11 +10,12 @@ use serde_json::Value;
 
 use crate::{
     config_object::ConfigObject, failure_log::response_code, leadership::Leadership,
-    monitor::ControllerMonitor, pool_events::PoolEvents, watched_budget::BoundPod, watches::slim,
+    monitor::ControllerMonitor, policy_object::PolicyObject, pool_events::PoolEvents,
+    watched_budget::BoundPod, watched_view::slim,
 };
 use machinist_cluster::{
-    Cluster, ClusterError, fleet_queries, json_patch, node::NodeObject, node_commands::DryRun,
-    pod_queries, pool_commands, resource,
+    Cluster, ClusterError, cluster_policies, fleet_queries, json_patch, node::NodeObject,
+    node_commands::DryRun, pod_queries, pool_commands, resource,
 };
 use machinist_drain::Pod;
 use machinist_kube_api::{NodeView, PoolView, keys};
@@ -33,6 +34,7 @@ const POOLS: &str = "machineconfigpools";
 const POOL_STATUS: &str = "machineconfigpools/status";
 const CONFIGS: &str = "machineconfigs";
 const PODS: &str = "pods";
+const POLICY_STATUS: &str = "machineconfigurations/status";
 
 impl LeaderRequests {
     pub(crate) fn new(
@@ -53,7 +55,7 @@ impl LeaderRequests {
         &self.cluster
     }
 
-    /// Events about pools, which are written beside the other requests.
+    /// Events about pools and policies, which are written beside the other requests.
     pub(crate) const fn events(&self) -> &PoolEvents {
         &self.events
     }
@@ -162,6 +164,25 @@ impl LeaderRequests {
         let request = self.cluster.request(act, pool_object(name), patch);
         let patched = self.counted("patch", POOL_STATUS, request.await)?;
         Ok(fleet_queries::pool_view(patched))
+    }
+
+    /// Merges fields into the status of MachineConfiguration `cluster`; 409 if it has changed.
+    pub(crate) async fn patch_policy_status(
+        &self,
+        body: &Value,
+    ) -> Result<PolicyObject, ClusterError> {
+        self.leadership.permit().await;
+        let name = keys::MACHINE_CONFIGURATION;
+        let patch = |client| async move {
+            let kind = cluster_policies::machine_configuration();
+            Api::<DynamicObject>::all_with(client, &kind)
+                .patch_status(name, &json_patch::params(false), &Patch::Merge(body))
+                .await
+        };
+        let object = format!("MachineConfiguration {name}");
+        let request = self.cluster.request("write the status of", object, patch);
+        let patched = self.counted("patch", POLICY_STATUS, request.await)?;
+        Ok(patched.into())
     }
 
     /// Creates a MachineConfig from a manifest; `None` if it exists already, which is not changed.

@@ -1,27 +1,22 @@
-//! The watches: one each on Nodes, MachineConfigPools, MachineConfigs, PodDisruptionBudgets, and on the ControllerConfig
-//! that only OpenShift's controllers create.
+//! The watches: one each on Nodes, MachineConfigPools, MachineConfigs, PodDisruptionBudgets, on the ControllerConfig that
+//! only OpenShift's controllers create, and on the MachineConfiguration with the disruption policies.
 
-use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::{
-    Resource, ResourceExt as _,
-    api::{ApiResource, DynamicObject},
-};
-use serde::de::DeserializeOwned;
+use kube::{Resource, api::ApiResource};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config_object::ConfigObject,
     failure_log::log_failure,
-    inbox::{Inbox, Mailbox},
+    inbox::Inbox,
+    policy_object::PolicyObject,
     watched_budget::WatchedBudget,
+    watched_view::{ListedItem, WatchedView},
 };
 use machinist_cluster::{
-    Cluster, ClusterError, WatchChange, fleet_queries,
-    node::NodeObject,
-    resource,
+    Cluster, ClusterError, WatchChange, cluster_policies, resource,
     watch_loop::{self, WatchHandler},
 };
 use machinist_kube_api::{NodeView, PoolView, keys};
@@ -31,123 +26,6 @@ const WATCH_PAGE_ITEMS: u32 = 500;
 
 /// How long until a kind that does not exist is looked for again: its CRD may be installed later.
 const ABSENT_KIND_RECHECK: Duration = Duration::from_secs(60);
-
-/// The fields of an object that are kept.
-pub(crate) trait WatchedView: Send + Sync + Sized + 'static {
-    /// The object in the API server.
-    type Object: Resource<DynamicType: Clone + Debug + Send + Sync>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + 'static;
-
-    fn of(object: Self::Object) -> Self;
-
-    /// The name under which changes of an object are collected.
-    fn key(object: &Self::Object) -> String {
-        object.name_any()
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self>;
-}
-
-impl WatchedView for NodeView {
-    type Object = NodeObject;
-
-    fn of(object: NodeObject) -> Self {
-        slim(object.into())
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
-        &inbox.nodes
-    }
-}
-
-impl WatchedView for PoolView {
-    type Object = DynamicObject;
-
-    fn of(object: DynamicObject) -> Self {
-        fleet_queries::pool_view(object)
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
-        &inbox.pools
-    }
-}
-
-impl WatchedView for ConfigObject {
-    type Object = DynamicObject;
-
-    fn of(object: DynamicObject) -> Self {
-        object.into()
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
-        &inbox.configs
-    }
-}
-
-impl WatchedView for WatchedBudget {
-    type Object = PodDisruptionBudget;
-
-    fn of(object: PodDisruptionBudget) -> Self {
-        object.into()
-    }
-
-    fn key(object: &PodDisruptionBudget) -> String {
-        Self::key(object)
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
-        &inbox.budgets
-    }
-}
-
-impl WatchedView for String {
-    type Object = DynamicObject;
-
-    fn of(object: DynamicObject) -> Self {
-        object.name_any()
-    }
-
-    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
-        &inbox.grantors
-    }
-}
-
-/// Drops fields of a Node that no decision depends on; there may be thousands of Nodes.
-pub(crate) fn slim(mut node: NodeView) -> NodeView {
-    node.status.capacity.clear();
-    node.status.allocatable.clear();
-    for condition in &mut node.status.conditions {
-        condition.message = String::new();
-    }
-    node.status.conditions.shrink_to_fit();
-    node
-}
-
-/// The item of a list, with its name.
-#[derive(Debug)]
-pub(crate) struct ListedItem<V>(V);
-
-impl<V: WatchedView<Object = NodeObject>> From<NodeObject> for ListedItem<V> {
-    fn from(object: NodeObject) -> Self {
-        Self(V::of(object))
-    }
-}
-
-impl<V: WatchedView<Object = DynamicObject>> From<DynamicObject> for ListedItem<V> {
-    fn from(object: DynamicObject) -> Self {
-        Self(V::of(object))
-    }
-}
-
-impl<V: WatchedView<Object = PodDisruptionBudget>> From<PodDisruptionBudget> for ListedItem<V> {
-    fn from(object: PodDisruptionBudget) -> Self {
-        Self(V::of(object))
-    }
-}
 
 /// The watch on one kind.
 #[derive(Debug)]
@@ -191,7 +69,7 @@ where
     }
 
     async fn listed(&mut self, objects: Vec<ListedItem<V>>) -> Result<(), ClusterError> {
-        let views = objects.into_iter().map(|item| item.0).collect();
+        let views = objects.into_iter().map(|item| item.view).collect();
         V::mailbox(&self.inbox).put_list(views);
         self.inbox.arrived.notify_one();
         Ok(())
@@ -210,7 +88,11 @@ where
     }
 
     fn failed(&mut self, error: &ClusterError, first: bool, wait: Duration) -> Duration {
-        if self.may_be_absent && error.is_not_found() {
+        let is_forbidden = V::FORBIDDEN_IS_ABSENT && error.code() == 403;
+        if is_forbidden {
+            log_failure(error, first);
+        }
+        if self.may_be_absent && (error.is_not_found() || is_forbidden) {
             V::mailbox(&self.inbox).put_list(Vec::new());
             self.inbox.arrived.notify_one();
             return ABSENT_KIND_RECHECK;
@@ -255,6 +137,13 @@ pub(crate) fn start(cluster: &Cluster, inbox: &Arc<Inbox>) -> JoinSet<()> {
         grantors,
         "the ControllerConfig",
         Some(keys::CONTROLLER_CONFIG),
+    ));
+    tasks.spawn(watch::<PolicyObject>(
+        cluster,
+        inbox,
+        cluster_policies::machine_configuration(),
+        "the MachineConfiguration",
+        Some(keys::MACHINE_CONFIGURATION),
     ));
     tasks
 }

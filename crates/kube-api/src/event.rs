@@ -121,4 +121,6 @@ reasons! {
     RolloutCompleted: Normal, "Rollout";
     /// MachineConfigs of the pool are refused; the note names the object and the field.
     RenderDegraded: Warning, "Render";
+    /// The disruption policies of the cluster are invalid; the note names the field and the expected value.
+    PoliciesInvalid: Warning, "Merge";
 }

@@ -310,6 +310,11 @@ impl EventReporter {
                 let version = format!("{}/v1", keys::GROUP);
                 reference(&version, "MachineConfigPool", name, Some(uid.clone()))
             }
+            (EventSubject::MachineConfiguration { uid }, _) => {
+                let version = format!("{}/v1", keys::OPERATOR_GROUP);
+                let name = keys::MACHINE_CONFIGURATION;
+                reference(&version, "MachineConfiguration", name, Some(uid.clone()))
+            }
         }
     }
 
@@ -320,6 +325,9 @@ impl EventReporter {
                 namespace, name, ..
             } => format!("Pod {namespace}/{name}"),
             EventSubject::Pool { name, .. } => format!("MachineConfigPool {name}"),
+            EventSubject::MachineConfiguration { .. } => {
+                format!("MachineConfiguration {}", keys::MACHINE_CONFIGURATION)
+            }
         }
     }
 }
@@ -327,7 +335,9 @@ impl EventReporter {
 impl EventSubject {
     fn namespace(&self) -> &str {
         match self {
-            Self::Node | Self::Pool { .. } => CLUSTER_EVENT_NAMESPACE,
+            Self::Node | Self::Pool { .. } | Self::MachineConfiguration { .. } => {
+                CLUSTER_EVENT_NAMESPACE
+            }
             Self::Pod { namespace, .. } => namespace,
         }
     }
