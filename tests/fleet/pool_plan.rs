@@ -186,6 +186,78 @@ async fn a_file_replaces_the_object_of_its_name_and_nodes_are_planned_from_their
     assert_eq!(unknown, format!("MachineConfig {gone} does not exist"));
 }
 
+const POLICIES: &str = "/apis/operator.openshift.io/v1/machineconfigurations/cluster";
+
+fn put_policies(server: &Server, action: &str) {
+    let object = json!({
+        "apiVersion": "operator.openshift.io/v1", "kind": "MachineConfiguration",
+        "metadata": {"name": "cluster", "generation": 2},
+        "spec": {"nodeDisruptionPolicy": {"files": [
+            {"path": "/etc/extra", "actions": [{"type": action}]}]}},
+        // Agents read the spec: a status that is not up to date changes nothing.
+        "status": {"observedGeneration": 1, "nodeDisruptionPolicyStatus": {"clusterPolicies": {"files": []}}},
+    });
+    server.put(POLICIES, object);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_planned_with_the_disruption_policies_of_the_cluster() {
+    let (server, _) = settled().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, "a.json", &config("50-extra", "/etc/extra", "1%0A"));
+    let found = document(&server, &[&file]).await;
+    assert_eq!(
+        (&found["policies"], &found["nodes"][0]["cost"]),
+        (&json!("BuiltIn"), &json!("Reboot"))
+    );
+    put_policies(&server, "None");
+    let found = document(&server, &[&file]).await;
+    let node = &found["nodes"][0];
+    assert_eq!(found["policies"], "Cluster");
+    assert_eq!(
+        (&node["cost"], &node["drain"]),
+        (&json!("None"), &json!(false))
+    );
+    assert_eq!(found["plan"]["changes"][0]["policy"], "user:/etc/extra");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = words(&out(&plan(&server, &[&file]).await));
+    assert_contains(
+        &page,
+        &[
+            ": no disruption",
+            "the policies of MachineConfiguration cluster with the built-in ones",
+        ],
+    );
+
+    // Agents refuse every config then.
+    put_policies(&server, "Pause");
+    let found = document(&server, &[&file]).await;
+    let refusal = &found["nodes"][0]["refusals"][0];
+    assert_eq!(refusal["file"], "MachineConfiguration cluster");
+    let field = "spec.nodeDisruptionPolicy.files[0].actions[0].type";
+    assert_eq!(refusal["field"], field);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forbidden_policies_leave_the_built_in_ones_and_are_named() {
+    let (server, _) = settled().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, "a.json", &config("50-extra", "/etc/extra", "1%0A"));
+    put_policies(&server, "None");
+    let forbidden = crate::cluster::server::InjectedFailure::Code(403, "Forbidden");
+    server.trouble(&format!("GET {POLICIES}"), forbidden);
+    let found = document(&server, &[&file]).await;
+    assert_eq!(
+        (&found["policies"], &found["nodes"][0]["cost"]),
+        (&json!("Unreadable"), &json!("Reboot"))
+    );
+    let warnings = found["warnings"].to_string();
+    assert!(
+        warnings.contains("MachineConfiguration cluster"),
+        "{warnings}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_rendering_names_the_object_and_the_field() {
     let (server, name) = settled().await;

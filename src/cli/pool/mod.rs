@@ -15,6 +15,7 @@ mod manifests;
 mod pause;
 mod phase_times;
 mod plan;
+mod plan_policies;
 mod release_grant;
 mod render;
 mod report;

@@ -7,8 +7,9 @@ use anyhow::anyhow;
 use super::{
     drain_blockers::drain_blockers,
     manifests::manifests,
+    plan_policies::PlanPolicies,
     report::PoolObjects,
-    rollout_plan::{PoolPlan, RefusedRender, pool_plan},
+    rollout_plan::{ConfigSource, PoolPlan, RefusedRender, pool_plan},
     rollout_plan_page::page,
 };
 use crate::cli::{
@@ -77,7 +78,15 @@ async fn plan(
         .into_iter()
         .filter(|it| !preview.manifests.contains(it));
     let left_out: Vec<String> = left_out.collect();
-    let mut plan = pool_plan(&objects, pool, preview, &configs, &request.rules, now)?;
+    let mut warnings = Vec::new();
+    let policies = PlanPolicies::read(cluster, &mut warnings).await?;
+    let source = ConfigSource {
+        configs: &configs,
+        rules: &request.rules,
+        policies: &policies,
+    };
+    let mut plan = pool_plan(&objects, pool, preview, &source, now)?;
+    plan.warnings.extend(warnings);
     for name in left_out {
         plan.notes.push(format!(
             "MachineConfig {name} of the files is not part of the config: pool {} does not select it \

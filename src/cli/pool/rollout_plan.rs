@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{
     controller_report::{ControllerReport, ControllerState},
     drain_blockers::DrainBlocker,
+    plan_policies::{PlanPolicies, PolicySource},
     report::PoolObjects,
     rollback_plan::{WaitReason, decided, target_of},
     rollout_estimate::{HELD_NOTE, RolloutEstimate, estimate},
@@ -16,13 +17,17 @@ use super::{
 use machinist_controller::{PreviewConfigs, PreviewedConfig, RenderError};
 use machinist_ignition::{ConfigRules, MachineConfig, Refusal};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
-use machinist_plan::{Action, Cost, Plan, Policies, without_machine};
+use machinist_plan::{Action, Cost, Plan, without_machine};
 use machinist_pool::{HoldReason, PINNED, ROLLOUT_HELD, split};
 
-/// What the plans of nodes are made of.
-pub(super) const NODES_NOT_ASKED: &str = "The nodes were not asked: this follows from their current configs and the \
-    built-in policies. Policies of an agent, units and files of a machine can change it; units that no config contains \
-    are assumed to run.";
+/// What a change is planned with, beside the config itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConfigSource<'a> {
+    pub(super) configs: &'a PreviewConfigs,
+    /// The rules of the controller.
+    pub(super) rules: &'a ConfigRules,
+    pub(super) policies: &'a PlanPolicies,
+}
 
 /// The document of `plan --pool`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -44,6 +49,8 @@ pub(super) struct PoolPlan {
     /// The change of a machine that is on the config of `from`; none if that config cannot be read or the change is
     /// refused.
     pub(super) plan: Option<Plan>,
+    /// The disruption policies that the plans are made with.
+    pub(super) policies: PolicySource,
     pub(super) nodes: Vec<NodePlan>,
     /// The waves of the rollout; none if they cannot be estimated.
     pub(super) rollout: Option<RolloutEstimate>,
@@ -133,8 +140,7 @@ pub(super) fn pool_plan(
     objects: &PoolObjects,
     pool: &PoolView,
     preview: PreviewedConfig,
-    configs: &PreviewConfigs,
-    rules: &ConfigRules,
+    source: &ConfigSource<'_>,
     now: Timestamp,
 ) -> anyhow::Result<PoolPlan> {
     let to = &preview.config;
@@ -142,14 +148,14 @@ pub(super) fn pool_plan(
         to: Some(to.name.clone()),
         sources: preview.sources,
         from_files: preview.manifests,
+        policies: source.policies.source,
         warnings: objects.warnings.clone(),
         ..PoolPlan::empty(pool)
     };
     plan.warnings.extend(preview.warnings);
     let mut plans = ConfigPlans {
         to,
-        configs,
-        rules,
+        source,
         known: BTreeMap::new(),
     };
     plan.plan = match &plan.from {
@@ -160,7 +166,7 @@ pub(super) fn pool_plan(
                 None
             }
         },
-        None => without_machine(&MachineConfig::default(), to, &Policies::default()).ok(),
+        None => plans.without_config().ok(),
     };
     let split = split(&objects.pools, &objects.nodes);
     let members = split.pools.iter().find(|it| it.pool.name == pool.name);
@@ -270,19 +276,14 @@ impl UnknownPlan {
 /// The plans from the configs that nodes are on.
 struct ConfigPlans<'a> {
     to: &'a MachineConfig,
-    configs: &'a PreviewConfigs,
-    rules: &'a ConfigRules,
+    source: &'a ConfigSource<'a>,
     known: BTreeMap<String, Result<Plan, UnknownPlan>>,
 }
 
 impl ConfigPlans<'_> {
     fn of(&mut self, config: &str) -> &Result<Plan, UnknownPlan> {
-        let Self {
-            to,
-            configs,
-            rules,
-            known,
-        } = self;
+        let Self { to, source, known } = self;
+        let ConfigSource { configs, rules, .. } = source;
         known.entry(config.to_owned()).or_insert_with(|| {
             let from = match configs.rendered(config, rules) {
                 Ok(Some(from)) => from,
@@ -290,8 +291,13 @@ impl ConfigPlans<'_> {
                 Ok(None) => return Err(UnknownPlan::Missing),
                 Err(error) => return Err(UnknownPlan::Unreadable(error.to_string())),
             };
-            without_machine(&from, to, &Policies::default()).map_err(UnknownPlan::Refused)
+            planned(&from, to, source.policies).map_err(UnknownPlan::Refused)
         })
+    }
+
+    /// The change of a machine without a config.
+    fn without_config(&self) -> Result<Plan, Vec<Refusal>> {
+        planned(&MachineConfig::default(), self.to, self.source.policies)
     }
 
     fn node(&mut self, node: &NodeView) -> NodePlan {
@@ -326,6 +332,15 @@ impl ConfigPlans<'_> {
             },
         }
     }
+}
+
+/// Plans a change as an agent does, which refuses every config if the policies are invalid.
+fn planned(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    policies: &PlanPolicies,
+) -> Result<Plan, Vec<Refusal>> {
+    without_machine(from, to, policies.rules.as_ref().map_err(Clone::clone)?)
 }
 
 fn action(action: &Action) -> String {

@@ -5,7 +5,7 @@ use super::{
     drain_blockers::DrainBlocker,
     estimate,
     render::MAX_NAMED_NODES,
-    rollout_plan::{NODES_NOT_ASKED, NodePlan, PoolPlan},
+    rollout_plan::{NodePlan, PoolPlan},
 };
 use crate::cli::{
     fleet::{self, annotations::brief},
@@ -78,7 +78,7 @@ fn nodes(plan: &PoolPlan) -> String {
     if more > 0 {
         text += &format!("  … {more} more\n");
     }
-    text + &line("  ", NODES_NOT_ASKED)
+    text + &line("  ", &plan.policies.basis())
 }
 
 fn node_text(node: &NodePlan) -> String {
