@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     harness::Lab,
-    objects::{self, GRANTOR},
+    objects::{self, GRANTOR, WORKER, config_path},
 };
 use crate::cluster::server::InjectedFailure;
 
@@ -191,4 +191,32 @@ async fn a_status_that_cannot_be_written_stops_no_rollout_and_is_written_later()
     lab.pass(Duration::from_secs(30)).await;
     assert_eq!((writes(&lab), observed(&lab)), (3, Some(1)));
     assert_ne!(lab.target(), objects::OLD);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_window_too_short_for_a_reboot_is_used_by_an_update_without_one() {
+    for (action, is_granted) in [("Reboot", false), ("None", true)] {
+        let files = json!([{"path": "/etc", "actions": [{"type": action}]}]);
+        let lab = lab_with(&json!({"files": files})).await;
+        let old = objects::rendered(objects::OLD, "2026-10-01T00:00:00Z");
+        lab.server.put(&config_path(objects::OLD), old);
+        let windows = json!({"timeZone": "UTC", "windows": [
+            {"days": ["Thu"], "start": "23:52", "duration": "20m"}]});
+        lab.server.edit(WORKER, |pool| {
+            pool["metadata"]["annotations"]["machinist.dev/windows"] = json!(windows.to_string());
+        });
+        let _running = lab.start("one").await;
+        match is_granted {
+            true => {
+                lab.until("a placed grant", |lab| lab.placed("a").is_some())
+                    .await;
+            }
+            false => {
+                lab.until("the hold", |lab| lab.is("RolloutHeld", "OutsideWindow"))
+                    .await;
+                lab.pass(Duration::from_secs(60)).await;
+                assert!(lab.placed("a").is_none());
+            }
+        }
+    }
 }

@@ -1,6 +1,10 @@
 //! Acts as the leader: takes the reports of the watches, renders, decides, carries out, and writes the status.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
@@ -13,6 +17,7 @@ use crate::{
     policy_status::PolicyStatusWriter,
     pool_report::pool_reports,
     pool_status::StatusScope,
+    reboot_kinds::RebootKinds,
     renderer::Renderer,
     requests::LeaderRequests,
     rollout::{Rollout, RolloutFacts},
@@ -28,6 +33,7 @@ use machinist_base::{
 use machinist_cluster::ClusterError;
 use machinist_ignition::ConfigRules;
 use machinist_kube_api::keys;
+use machinist_pool::RebootKind;
 
 /// The shortest time between two turns: thousands of nodes report several times a second.
 const MIN_TURN_INTERVAL: Duration = Duration::from_millis(500);
@@ -52,6 +58,7 @@ pub(crate) async fn lead(
     let mut leader = Leader {
         requests,
         view: RolloutView::default(),
+        reboots: RebootKinds::new(rules.clone()),
         renderer: Renderer::new(rules, monitor.clone()),
         rollout: Rollout::new(clock.clone(), monitor.clone()),
         statuses: StatusWriter::default(),
@@ -112,6 +119,8 @@ struct KnownKinds {
     configs: bool,
     budgets: bool,
     grantors: bool,
+    /// Not needed to begin.
+    policies: bool,
 }
 
 impl KnownKinds {
@@ -126,6 +135,7 @@ struct Leader {
     view: RolloutView,
     renderer: Renderer,
     rollout: Rollout,
+    reboots: RebootKinds,
     statuses: StatusWriter,
     policies: PolicyStatusWriter,
     collector: UnusedConfigCollector,
@@ -154,7 +164,9 @@ impl Leader {
         self.known.budgets |= budgets.listed.is_some();
         self.blockers.take_budgets(budgets);
         // Nothing waits for them: their kind may not exist, or must not be read.
-        self.policies.take(inbox.policies.take());
+        let policies = inbox.policies.take();
+        self.known.policies |= policies.listed.is_some();
+        self.policies.take(policies);
         let grantors = inbox.grantors.take();
         let before = self.grantors.clone();
         if let Some(listed) = grantors.listed {
@@ -183,6 +195,16 @@ impl Leader {
         Some(format!("ControllerConfig.{} {name}", keys::GROUP))
     }
 
+    /// The reboot that each pool's update needs, as far as it is known.
+    async fn reboots(&mut self) -> BTreeMap<String, RebootKind> {
+        if !self.known.policies {
+            return BTreeMap::new();
+        }
+        let (view, configs) = (&self.view, self.renderer.configs());
+        let policies = self.policies.spec();
+        self.reboots.turn(view, configs, policies).await
+    }
+
     /// Does everything that is due. Returns when the next turn is due without an event.
     async fn turn(&mut self) -> Result<Option<Instant>, ClusterError> {
         let other_grantor = self.other_grantor();
@@ -192,11 +214,13 @@ impl Leader {
             wake.extend(next);
             wake.extend(self.policies.turn(&self.requests).await);
         }
+        let reboots = self.reboots().await;
         let configs = self.renderer.configs().keys().map(String::as_str);
         let facts = RolloutFacts {
             own_node: self.own_node.as_deref(),
             other_grantor: other_grantor.as_deref(),
             configs: configs.collect(),
+            reboots,
         };
         let turn = self
             .rollout

@@ -24,6 +24,7 @@ mod pool_patch;
 mod pool_report;
 mod pool_status;
 mod preview;
+mod reboot_kinds;
 mod render;
 mod renderer;
 mod requests;

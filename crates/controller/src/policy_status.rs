@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
@@ -47,6 +48,11 @@ impl PolicyStatusWriter {
         for (_, object) in reports.changes {
             self.object = object;
         }
+    }
+
+    /// The object with its spec alone; none if there is no object.
+    pub(crate) fn spec(&self) -> Option<&Value> {
+        self.object.as_ref().map(|object| &object.spec)
     }
 
     /// Writes the status if it is due. Returns when it will be.

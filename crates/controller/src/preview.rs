@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     config_object::ConfigObject,
-    render::{RenderError, documents, merged, selected, selects},
+    render::{RenderError, documents, merged, parsed, selected, selects},
 };
 use machinist_cluster::{Cluster, ClusterError, fleet_queries};
-use machinist_ignition::{ConfigDocument, ConfigRules, MachineConfig, MergeOrder, merge};
+use machinist_ignition::{ConfigDocument, ConfigRules, MachineConfig};
 use machinist_kube_api::PoolView;
 
 /// The MachineConfigs of a cluster, with manifests that replace or supplement them.
@@ -88,12 +88,6 @@ impl PreviewConfigs {
         let Some(object) = self.configs.get(name) else {
             return Ok(None);
         };
-        let texts = [(object.name.clone(), object.text.clone())];
-        let merged = merge(documents(&texts, rules)?, "", MergeOrder::WorkerFirst);
-        let (config, _) = merged.map_err(RenderError::Refused)?;
-        Ok(Some(MachineConfig {
-            name: name.to_owned(),
-            ..config
-        }))
+        parsed(name, &object.text, rules).map(Some)
     }
 }

@@ -125,6 +125,21 @@ pub(crate) fn documents(
     }
 }
 
+/// Parses a rendered config.
+pub(crate) fn parsed(
+    name: &str,
+    text: &str,
+    rules: &ConfigRules,
+) -> Result<MachineConfig, RenderError> {
+    let texts = [(name.to_owned(), text.to_owned())];
+    let merged = merge(documents(&texts, rules)?, "", MergeOrder::WorkerFirst);
+    let (config, _) = merged.map_err(RenderError::Refused)?;
+    Ok(MachineConfig {
+        name: name.to_owned(),
+        ..config
+    })
+}
+
 /// Merges documents into the config of a pool.
 pub(crate) fn merged(
     pool: &str,

@@ -1,7 +1,7 @@
 //! Carries out decisions about rollouts, in the order in which the model of `machinist_pool` does: reads until a decision
 //! requests none, then one write of a pool and a new decision, and patches of Nodes when no write is left.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -20,7 +20,9 @@ use crate::{
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
 use machinist_kube_api::{EventReason, NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{Action, Decision, NodeChange, NodePatchRequest, PoolWrite, decide};
+use machinist_pool::{
+    Action, Decision, NodeChange, NodePatchRequest, PoolWrite, RebootKind, decide,
+};
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
 const MAX_STEPS_PER_TURN: usize = 64;
@@ -31,6 +33,8 @@ pub(crate) struct RolloutFacts<'f> {
     pub(crate) own_node: Option<&'f str>,
     pub(crate) other_grantor: Option<&'f str>,
     pub(crate) configs: BTreeSet<&'f str>,
+    /// By pool; a reboot of the machine is assumed for the others.
+    pub(crate) reboots: BTreeMap<String, RebootKind>,
 }
 
 /// The end of a turn.
@@ -122,6 +126,8 @@ impl Rollout {
         inputs.own_node = facts.own_node;
         inputs.other_grantor = facts.other_grantor;
         inputs.configs = Some(facts.configs.clone());
+        let reboots = facts.reboots.iter();
+        inputs.reboots = reboots.map(|(pool, kind)| (pool.as_str(), *kind)).collect();
         inputs.taint_patches = self.taints.left();
         let mut decision = decide(&inputs);
         let rechecks = gates.next_opening.into_iter().chain(decision.recheck);
