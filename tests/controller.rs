@@ -16,3 +16,4 @@ mod objects;
 mod policies;
 mod process;
 mod renderings;
+mod upgrade_time;

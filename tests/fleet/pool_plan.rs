@@ -5,7 +5,7 @@ use std::{fs, process::Output};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::server::Server,
+    cluster::server::{InjectedFailure, Server},
     fleet::{
         assert_contains,
         cluster::{GROUP, NEW, OLD, ago},
@@ -412,4 +412,35 @@ async fn the_first_rollout_of_a_pool_waits_for_its_start() {
     let found = document(&server, &[]).await;
     assert_eq!(found["waits"][0]["code"], "FirstRollout");
     assert_eq!(found["rollout"]["pending"], 3);
+}
+
+const UPGRADE_CONFIG: &str = "/apis/upgrade.managed.openshift.io/v1alpha1/namespaces/\
+                              openshift-managed-upgrade-operator/upgradeconfigs/managed-upgrade-config";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_an_upgrade_config_before_which_nothing_begins_is_named() {
+    let (server, _) = settled().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, "a.json", &config("50-extra", "/etc/extra", "1"));
+    server.put(
+        UPGRADE_CONFIG,
+        json!({"metadata": {"name": "managed-upgrade-config"},
+            "spec": {"upgradeAt": "2999-06-20T12:00:00Z"}}),
+    );
+    let held = document(&server, &[&file]).await;
+    let (waits, message) = (&held["waits"], held["waits"][0]["message"].to_string());
+    assert_eq!(waits[0]["code"], "NotYetDue", "{held}");
+    assert!(
+        message.contains("nothing begins before 2999-06-20T12:00:00Z"),
+        "{message}"
+    );
+    let estimated = machinist(&server, &["estimate", "--pool", "worker"]).await;
+    assert!(!out(&estimated).contains("not known"), "{estimated:?}");
+
+    let refused = InjectedFailure::Code(403, "Forbidden");
+    server.trouble(&format!("GET {UPGRADE_CONFIG}"), refused);
+    let held = document(&server, &[&file]).await;
+    assert_eq!(held["waits"], json!([]));
+    let notes = held["rollout"]["notes"].to_string();
+    assert!(notes.contains("whether an UpgradeConfig names"), "{notes}");
 }

@@ -29,7 +29,7 @@ pub mod resource_slices;
 mod response_limit;
 mod token_file;
 pub mod update_cancel;
-mod upgrade_config;
+pub mod upgrade_config;
 pub mod watch_loop;
 mod watch_stream;
 

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::{
     config_object::ConfigObject, policy_object::PolicyObject, watched_budget::WatchedBudget,
+    watched_upgrade::WatchedUpgradeConfig,
 };
 use machinist_kube_api::{NodeView, PoolView};
 
@@ -72,6 +73,7 @@ pub(crate) struct Inbox {
     pub(crate) grantors: Mailbox<String>,
     /// MachineConfiguration `cluster`.
     pub(crate) policies: Mailbox<PolicyObject>,
+    pub(crate) upgrades: Mailbox<WatchedUpgradeConfig>,
     /// Wakes the leader after a report.
     pub(crate) arrived: Notify,
 }

@@ -24,6 +24,7 @@ use crate::{
     rollout_view::RolloutView,
     status_writer::StatusWriter,
     unused_config_collector::UnusedConfigCollector,
+    upgrade_schedule::UpgradeSchedule,
     watches,
 };
 use machinist_base::{
@@ -67,6 +68,7 @@ pub(crate) async fn lead(
         blockers: EvictionBlockers::default(),
         own_node,
         grantors: BTreeSet::new(),
+        upgrades: UpgradeSchedule::default(),
         known: KnownKinds::default(),
         monitor,
         clock,
@@ -121,11 +123,12 @@ struct KnownKinds {
     grantors: bool,
     /// Not needed to begin.
     policies: bool,
+    upgrades: bool,
 }
 
 impl KnownKinds {
     fn all(&self) -> bool {
-        self.nodes && self.pools && self.configs && self.budgets && self.grantors
+        self.nodes && self.pools && self.configs && self.budgets && self.grantors && self.upgrades
     }
 }
 
@@ -143,6 +146,7 @@ struct Leader {
     own_node: Option<String>,
     /// ControllerConfigs, by name.
     grantors: BTreeSet<String>,
+    upgrades: UpgradeSchedule,
     known: KnownKinds,
     monitor: ControllerMonitor,
     clock: Clock,
@@ -167,6 +171,9 @@ impl Leader {
         let policies = inbox.policies.take();
         self.known.policies |= policies.listed.is_some();
         self.policies.take(policies);
+        let upgrades = inbox.upgrades.take();
+        self.known.upgrades |= upgrades.listed.is_some();
+        self.upgrades.take(upgrades);
         let grantors = inbox.grantors.take();
         let before = self.grantors.clone();
         if let Some(listed) = grantors.listed {
@@ -221,6 +228,7 @@ impl Leader {
             other_grantor: other_grantor.as_deref(),
             configs: configs.collect(),
             reboots,
+            start: self.upgrades.start(),
         };
         let turn = self
             .rollout

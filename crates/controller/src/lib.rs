@@ -34,7 +34,9 @@ mod rollout_view;
 mod status_writer;
 mod taint_budget;
 mod unused_config_collector;
+mod upgrade_schedule;
 mod watched_budget;
+mod watched_upgrade;
 mod watched_view;
 mod watches;
 

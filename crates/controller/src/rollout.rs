@@ -21,7 +21,7 @@ use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
 use machinist_kube_api::{EventReason, NodeView, PoolView, keys::pool_annotation};
 use machinist_pool::{
-    Action, Decision, NodeChange, NodePatchRequest, PoolWrite, RebootKind, decide,
+    Action, Decision, NodeChange, NodePatchRequest, PoolWrite, RebootKind, RolloutStart, decide,
 };
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
@@ -35,6 +35,7 @@ pub(crate) struct RolloutFacts<'f> {
     pub(crate) configs: BTreeSet<&'f str>,
     /// By pool; a reboot of the machine is assumed for the others.
     pub(crate) reboots: BTreeMap<String, RebootKind>,
+    pub(crate) start: &'f RolloutStart,
 }
 
 /// The end of a turn.
@@ -128,6 +129,7 @@ impl Rollout {
         inputs.configs = Some(facts.configs.clone());
         let reboots = facts.reboots.iter();
         inputs.reboots = reboots.map(|(pool, kind)| (pool.as_str(), *kind)).collect();
+        inputs.start = facts.start.clone();
         inputs.taint_patches = self.taints.left();
         let mut decision = decide(&inputs);
         let rechecks = gates.next_opening.into_iter().chain(decision.recheck);

@@ -11,6 +11,7 @@ use crate::{
     inbox::{Inbox, Mailbox},
     policy_object::PolicyObject,
     watched_budget::WatchedBudget,
+    watched_upgrade::WatchedUpgradeConfig,
 };
 use machinist_cluster::{fleet_queries, node::NodeObject};
 use machinist_kube_api::{NodeView, PoolView};
@@ -25,7 +26,8 @@ pub(crate) trait WatchedView: Send + Sync + Sized + 'static {
         + Send
         + 'static;
 
-    /// Whether a forbidden list is the same as one without objects. Not for an object whose absence permits something.
+    /// Whether a forbidden list is the same as one without objects; otherwise the leader does not begin without the
+    /// permission.
     const FORBIDDEN_IS_ABSENT: bool = false;
 
     fn of(object: Self::Object) -> Self;
@@ -101,6 +103,24 @@ impl WatchedView for PolicyObject {
 
     fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
         &inbox.policies
+    }
+}
+
+impl WatchedView for WatchedUpgradeConfig {
+    type Object = DynamicObject;
+
+    const FORBIDDEN_IS_ABSENT: bool = true;
+
+    fn of(object: DynamicObject) -> Self {
+        object.into()
+    }
+
+    fn key(object: &DynamicObject) -> String {
+        Self::key(object)
+    }
+
+    fn mailbox(inbox: &Inbox) -> &Mailbox<Self> {
+        &inbox.upgrades
     }
 }
 

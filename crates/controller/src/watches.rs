@@ -1,5 +1,6 @@
 //! The watches: one each on Nodes, MachineConfigPools, MachineConfigs, PodDisruptionBudgets, on the ControllerConfig that
-//! only OpenShift's controllers create, and on the MachineConfiguration with the disruption policies.
+//! only OpenShift's controllers create, on the MachineConfiguration with the disruption policies, and on the UpgradeConfig
+//! of OpenShift's managed upgrades.
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -13,6 +14,7 @@ use crate::{
     inbox::Inbox,
     policy_object::PolicyObject,
     watched_budget::WatchedBudget,
+    watched_upgrade::{WatchedUpgradeConfig, upgrade_config_kind},
     watched_view::{ListedItem, WatchedView},
 };
 use machinist_cluster::{
@@ -24,7 +26,7 @@ use machinist_kube_api::{NodeView, PoolView, keys};
 /// How many objects a list reads at once, as kubectl does.
 const WATCH_PAGE_ITEMS: u32 = 500;
 
-/// How long until a kind that does not exist is looked for again: its CRD may be installed later.
+/// How long until a kind that does not exist or must not be read is looked for again: its CRD may be installed later.
 const ABSENT_KIND_RECHECK: Duration = Duration::from_secs(60);
 
 /// The watch on one kind.
@@ -88,17 +90,17 @@ where
     }
 
     fn failed(&mut self, error: &ClusterError, first: bool, wait: Duration) -> Duration {
-        let is_forbidden = V::FORBIDDEN_IS_ABSENT && error.code() == 403;
-        if is_forbidden {
+        let is_absent = self.may_be_absent && error.is_not_found();
+        let is_ignored = V::FORBIDDEN_IS_ABSENT && error.is_forbidden();
+        if !is_absent {
             log_failure(error, first);
         }
-        if self.may_be_absent && (error.is_not_found() || is_forbidden) {
-            V::mailbox(&self.inbox).put_list(Vec::new());
-            self.inbox.arrived.notify_one();
-            return ABSENT_KIND_RECHECK;
+        if !is_absent && !is_ignored {
+            return wait;
         }
-        log_failure(error, first);
-        wait
+        V::mailbox(&self.inbox).put_list(Vec::new());
+        self.inbox.arrived.notify_one();
+        ABSENT_KIND_RECHECK
     }
 }
 
@@ -144,6 +146,13 @@ pub(crate) fn start(cluster: &Cluster, inbox: &Arc<Inbox>) -> JoinSet<()> {
         cluster_policies::machine_configuration(),
         "the MachineConfiguration",
         Some(keys::MACHINE_CONFIGURATION),
+    ));
+    tasks.spawn(watch::<WatchedUpgradeConfig>(
+        cluster,
+        inbox,
+        upgrade_config_kind(),
+        "the UpgradeConfig",
+        Some(keys::UPGRADE_CONFIG),
     ));
     tasks
 }

@@ -71,7 +71,7 @@ holds! {
     CanaryFailed: Stops,
     /// The rollout did not begin before its deadline.
     StartDeadlineMissed: Stops,
-    /// The upgrade is scheduled for a later time.
+    /// The UpgradeConfig names a later time, or one that cannot be parsed.
     NotYetDue: Stops,
     /// No maintenance window is open, or the rest of it is too short for a node.
     OutsideWindow: Stops,

@@ -74,7 +74,7 @@ pub use rollout_history::{
     MAX_HISTORY_BYTES, MAX_ROLLOUTS, MAX_WORST_NODES, NodeUpdate, RolloutHistory, RolloutRecord,
     WorstNode,
 };
-pub use rollout_inputs::{ClosedGate, NodeRead, PoolRead, RolloutInputs};
+pub use rollout_inputs::{ClosedGate, NodeRead, PoolRead, RolloutInputs, RolloutStart};
 pub use rollout_settings::{RolloutSettings, SettingError, format_windows};
 pub use rollout_state::{
     MAX_ROLLOUT_BYTES, MAX_STEPPED_ASIDE_NODES, RolloutState, RolloutStateError, RolloutStates,

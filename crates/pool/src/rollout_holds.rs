@@ -2,13 +2,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use machinist_kube_api::keys::pool_annotation;
+use machinist_kube_api::keys::{UPGRADE_CONFIG, UPGRADE_NAMESPACE, pool_annotation};
 
 use super::{
     Hold, HoldReason, UnavailableCause,
     estimate::node_update_time,
     pool_ledger::PoolLedger,
-    rollout_inputs::{Recheck, RolloutInputs, later},
+    rollout_inputs::{Recheck, RolloutInputs, RolloutStart, later},
     rollout_window::{WindowPermit, WindowTimes},
     stop_rule::default_stop_after,
 };
@@ -107,7 +107,9 @@ fn pending_holds(
         );
     }
     stop_after_failures(ledger);
-    schedule_holds(ledger, inputs, recheck);
+    if is_due(ledger, inputs, recheck) {
+        deadline_hold(ledger, inputs, recheck);
+    }
     match window.permit {
         WindowPermit::Open | WindowPermit::TooShort { .. } => {}
         WindowPermit::Closed { opens, .. } => {
@@ -140,8 +142,25 @@ pub(super) fn outside_window(opens: Option<Timestamp>, needed: SignedDuration) -
     }
 }
 
-/// Adds holds of the schedule: the time of an UpgradeConfig and the pool's start deadline.
-fn schedule_holds(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, recheck: &mut Recheck) {
+/// Whether nodes may begin by the UpgradeConfig; otherwise adds the hold. It also holds a rollout that has begun: agents
+/// read the same time, and would leave their grants unused.
+fn is_due(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, recheck: &mut Recheck) -> bool {
+    let message = match &inputs.start {
+        RolloutStart::NotBefore(time) if inputs.now < *time => {
+            recheck.at(*time);
+            format!(
+                "nothing begins before {time}, the upgradeAt of UpgradeConfig {UPGRADE_NAMESPACE}/{UPGRADE_CONFIG}"
+            )
+        }
+        RolloutStart::Invalid(message) => message.clone(),
+        RolloutStart::Anytime | RolloutStart::NotBefore(_) => return true,
+    };
+    ledger.hold(HoldReason::NotYetDue, message);
+    false
+}
+
+/// Adds the hold of a rollout that did not begin before the pool's start deadline.
+fn deadline_hold(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, recheck: &mut Recheck) {
     let Some(rollout) = &ledger.rollout else {
         return;
     };
@@ -149,19 +168,10 @@ fn schedule_holds(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>, reche
         return;
     }
     let since = rollout.since;
-    // UpgradeConfig: only a time later than `upgradeAt` permits the upgrade.
-    if let Some(time) = inputs.not_before.filter(|time| inputs.now <= *time) {
-        recheck.at(later(time, SignedDuration::from_millis(1)));
-        ledger.hold(
-            HoldReason::NotYetDue,
-            format!("the upgrade is scheduled for {time}"),
-        );
-        return;
-    }
     let Some(limit) = ledger.settings.start_deadline else {
         return;
     };
-    let due = inputs.not_before.map_or(since, |time| time.max(since));
+    let due = inputs.start.time().map_or(since, |time| time.max(since));
     let deadline = later(due, limit);
     recheck.at(deadline);
     if inputs.now >= deadline {

@@ -45,6 +45,29 @@ pub struct ClosedGate {
     pub message: String,
 }
 
+/// When nodes may begin their updates, as an UpgradeConfig sets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RolloutStart {
+    /// No time is set.
+    #[default]
+    Anytime,
+    /// `upgradeAt`: from then on.
+    NotBefore(Timestamp),
+    /// The time cannot be parsed, so that nothing begins. The message names the object, the field, its value and the
+    /// expected form.
+    Invalid(String),
+}
+
+impl RolloutStart {
+    /// The time that is set.
+    pub(super) const fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::NotBefore(time) => Some(*time),
+            Self::Anytime | Self::Invalid(_) => None,
+        }
+    }
+}
+
 /// Everything that a decision depends on.
 #[derive(Clone, Debug)]
 pub struct RolloutInputs<'a> {
@@ -68,8 +91,8 @@ pub struct RolloutInputs<'a> {
     pub blockers: Option<BTreeMap<&'a str, Vec<String>>>,
     /// The gates that are closed.
     pub gates: &'a [ClosedGate],
-    /// The time before which nothing starts, from an UpgradeConfig.
-    pub not_before: Option<Timestamp>,
+    /// When nodes may begin.
+    pub start: RolloutStart,
     /// The reboot that each pool's update needs, by the pool's name.
     pub reboots: BTreeMap<&'a str, RebootKind>,
     /// How long a machine may take to reboot.
@@ -92,7 +115,7 @@ impl<'a> RolloutInputs<'a> {
             configs: None,
             blockers: None,
             gates: &[],
-            not_before: None,
+            start: RolloutStart::Anytime,
             reboots: BTreeMap::new(),
             reboot_time_limit: REBOOT_TIME_LIMIT,
             taint_patches: 0,

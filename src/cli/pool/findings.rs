@@ -164,8 +164,12 @@ fn hold_advice(reason: HoldReason, pool: &str) -> String {
             "find out why the pods of the named budgets are not ready; {} limits the wait",
             keys::pool_annotation::BUDGET_RECOVERY_TIMEOUT
         ),
-        HoldReason::NotYetDue
-        | HoldReason::OutsideWindow
+        HoldReason::NotYetDue => format!(
+            "wait for that time, or change it: kubectl -n {} edit upgradeconfig {}",
+            keys::UPGRADE_NAMESPACE,
+            keys::UPGRADE_CONFIG
+        ),
+        HoldReason::OutsideWindow
         | HoldReason::CanaryInProgress
         | HoldReason::CanarySoaking
         | HoldReason::WaitingForControlPlane

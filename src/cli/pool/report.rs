@@ -16,7 +16,8 @@ use machinist_kube_api::{
     Condition, MachineConfigNodeStatus, NodeView, PoolView, keys::pool_annotation,
 };
 use machinist_pool::{
-    NodePoolStatus, PINNED, PoolDecision, PoolMembers, ROLLOUT_HELD, max_unavailable, split,
+    NodePoolStatus, PINNED, PoolDecision, PoolMembers, ROLLOUT_HELD, RolloutStart, max_unavailable,
+    split,
 };
 
 /// Conditions that repeat what other fields of the report show.
@@ -30,6 +31,8 @@ pub(super) struct PoolObjects {
     pub(super) progress: BTreeMap<String, MachineConfigNodeStatus>,
     /// The Lease, if there is one; none if it could not be read.
     pub(super) lease: Option<Option<ControllerLease>>,
+    /// When nodes may begin; none if it could not be read.
+    pub(super) start: Option<RolloutStart>,
     pub(super) warnings: Vec<String>,
 }
 
@@ -49,8 +52,14 @@ impl PoolObjects {
             nodes,
             progress,
             lease,
+            start: cluster.rollout_start().await?,
             warnings,
         })
+    }
+
+    /// When nodes may begin, as far as it is known.
+    pub(super) fn start(&self) -> RolloutStart {
+        self.start.clone().unwrap_or_default()
     }
 }
 
@@ -127,7 +136,7 @@ impl PoolProgress {
     /// Reports the pool `name`, or all pools.
     pub(super) fn of(objects: &PoolObjects, name: Option<&str>, now: Timestamp) -> Self {
         let controller = ControllerReport::of(objects.lease.as_ref(), now);
-        let decision = decision(&objects.pools, &objects.nodes, now);
+        let decision = decision(&objects.pools, &objects.nodes, &objects.start(), now);
         let grants = grants_by_node(&objects.pools, &objects.nodes);
         let split = split(&objects.pools, &objects.nodes);
         let mut warnings = objects.warnings.clone();

@@ -14,7 +14,7 @@ use crate::cli::fleet::PoolNotFound;
 use machinist_base::text::join_limited;
 use machinist_cluster::{Cluster, fleet_queries, pool_commands};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{Hold, HoldReason, PoolDecision, RolloutHistory, split};
+use machinist_pool::{Hold, HoldReason, PoolDecision, RolloutHistory, RolloutStart, split};
 
 /// The flags of `rollback` that concern pools.
 #[derive(Debug)]
@@ -81,7 +81,8 @@ pub(super) async fn plan(
             pool.name
         );
     }
-    planned(&pools, &nodes, args, &to, now)
+    let start = cluster.rollout_start().await?.unwrap_or_default();
+    planned(&pools, &nodes, args, &to, &start, now)
 }
 
 /// The config to return to.
@@ -180,6 +181,7 @@ fn planned(
     nodes: &[NodeView],
     args: &PoolRollback<'_>,
     to: &str,
+    start: &RolloutStart,
     now: Timestamp,
 ) -> anyhow::Result<RollbackPlan> {
     let mut pinned = pools.to_vec();
@@ -190,11 +192,11 @@ fn planned(
         }
     };
     set(&mut pinned, pool_annotation::PINNED_CONFIG, to);
-    let mut holds = decided(&pinned, nodes, args.pool, now)?.holds;
+    let mut holds = decided(&pinned, nodes, args.pool, start, now)?.holds;
     let resumes = holds.iter().any(|hold| needs_resume(hold.reason));
     if resumes {
         set(&mut pinned, pool_annotation::RESUME, &resume_value(now));
-        holds = decided(&pinned, nodes, args.pool, now)?.holds;
+        holds = decided(&pinned, nodes, args.pool, start, now)?.holds;
     }
     let split = split(&pinned, nodes);
     let members = split.pools.iter().find(|it| it.pool.name == args.pool);
@@ -230,9 +232,10 @@ pub(super) fn decided(
     pools: &[PoolView],
     nodes: &[NodeView],
     name: &str,
+    start: &RolloutStart,
     now: Timestamp,
 ) -> anyhow::Result<PoolDecision> {
-    let decision = decision(pools, nodes, now);
+    let decision = decision(pools, nodes, start, now);
     let mut pools = decision.pools.into_iter();
     let found = pools.find(|it| it.pool == name);
     found.ok_or_else(|| anyhow!("no decision about pool {name}"))

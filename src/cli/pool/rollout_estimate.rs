@@ -15,6 +15,9 @@ use machinist_pool::{
 /// Begins the note about a held rollout.
 pub(super) const HELD_NOTE: &str = "the rollout is held now";
 
+const START_NOT_READ: &str = "it is not known whether an UpgradeConfig names a time before which nothing begins: you may \
+    not read it";
+
 /// The document of `estimate`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -114,7 +117,7 @@ pub(super) fn estimate(
         waves,
         typical_seconds: typical.map(|waves| end(&waves)),
         cluster_seconds: cluster_update_time(&[cluster]).as_secs(),
-        notes: notes(view, pool, &settings),
+        notes: notes(view, pool, &settings, objects.start.is_some()),
     })
 }
 
@@ -218,8 +221,16 @@ fn waves(
 }
 
 /// What the estimate does not contain.
-fn notes(view: &PoolView, pool: &PoolRollout, settings: &RolloutSettings) -> Vec<String> {
+fn notes(
+    view: &PoolView,
+    pool: &PoolRollout,
+    settings: &RolloutSettings,
+    is_start_known: bool,
+) -> Vec<String> {
     let mut notes = Vec::new();
+    if !is_start_known {
+        notes.push(START_NOT_READ.to_owned());
+    }
     if !settings.windows.windows.is_empty() {
         let annotation = pool_annotation::WINDOWS;
         notes.push(format!(

@@ -188,6 +188,7 @@ impl PoolPlan {
             pools: objects.pools.clone(),
             nodes: objects.nodes.clone(),
             progress: objects.progress.clone(),
+            start: objects.start.clone(),
             ..PoolObjects::default()
         };
         let pin = target_of(&objects.pools, &self.pool).filter(|_| {
@@ -208,7 +209,13 @@ impl PoolPlan {
             to.clone_into(&mut pool.spec.configuration.name);
             pool.annotations.remove(pool_annotation::PINNED_CONFIG);
         }
-        let decision = decided(&rolled.pools, &rolled.nodes, &self.pool, now)?;
+        let decision = decided(
+            &rolled.pools,
+            &rolled.nodes,
+            &self.pool,
+            &rolled.start(),
+            now,
+        )?;
         if decision.pending > 0 {
             let holds = decision.holds.into_iter().map(WaitReason::from);
             self.waits.extend(holds);

@@ -432,17 +432,50 @@ fn another_grantor_stops_every_request() {
 }
 
 #[test]
-fn an_upgrade_window_holds_the_rollout_until_its_time_has_passed() {
+fn an_upgrade_time_holds_the_rollout_until_it_is_reached() {
     let (pools, nodes) = ([plain_pool("worker", 1)], [worker("a")]);
     let at = |offset: i64| -> Timestamp { start() + minutes(offset) };
     for (time, expected) in [
         (at(10), Some(HoldReason::NotYetDue)),
-        (at(0), Some(HoldReason::NotYetDue)),
+        (at(0), None),
         (at(-15), None),
     ] {
-        let decision = decided(&pools, &nodes, |inputs| inputs.not_before = Some(time));
+        let decision = decided(&pools, &nodes, |inputs| {
+            inputs.start = RolloutStart::NotBefore(time);
+        });
         assert_eq!(first_hold(&decision), expected, "{time}");
+        if expected.is_some() {
+            assert_eq!(decision.recheck, Some(time));
+        }
     }
+}
+
+#[test]
+fn an_upgrade_time_holds_a_rollout_that_has_begun_because_agents_wait_for_it_too() {
+    let (mut pools, nodes) = ([plain_pool("worker", 1)], [worker("a")]);
+    let time = start() + minutes(10);
+    record(&mut pools[0], |state| state.started = Some(start()));
+    let decision = decided(&pools, &nodes, |_| {});
+    assert_eq!(granted(&decision), ["a"]);
+    let decision = decided(&pools, &nodes, |inputs| {
+        inputs.start = RolloutStart::NotBefore(time);
+    });
+    assert_eq!(first_hold(&decision), Some(HoldReason::NotYetDue));
+    assert!(granted(&decision).is_empty());
+}
+
+#[test]
+fn an_upgrade_time_that_cannot_be_parsed_holds_the_rollout_with_its_message() {
+    let (pools, nodes) = ([plain_pool("worker", 1)], [worker("a")]);
+    let decision = decided(&pools, &nodes, |inputs| {
+        inputs.start = RolloutStart::Invalid("upgradeAt is wrong".to_owned());
+    });
+    assert!(granted(&decision).is_empty());
+    let hold = decision.pools[0].holds.first().unwrap();
+    assert_eq!(
+        (hold.reason, hold.message.as_str()),
+        (HoldReason::NotYetDue, "upgradeAt is wrong")
+    );
 }
 
 #[test]
