@@ -1,6 +1,8 @@
 //! The objects that an agent's token may change, rule by rule: the admission policies as shipped,
 //! in a real API server.
 
+mod controller_objects;
+
 use serde_json::{Value, json};
 
 use crate::installed::as_agent;
@@ -141,6 +143,7 @@ fn a_stolen_agent_token_can_change_only_the_agents_keys_of_its_node() {
     is_refused(of_the_status(&token));
     events(&token);
     configs(&token);
+    controller_objects::are_kept(&token);
     names(&token);
 }
 

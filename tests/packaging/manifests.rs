@@ -41,7 +41,7 @@ fn pod() -> Value {
 fn allowed(dir: &str) -> BTreeSet<(String, String)> {
     let roles = all(dir)
         .into_iter()
-        .filter(|one| one["kind"] == "ClusterRole");
+        .filter(|one| one["kind"] == "ClusterRole" || one["kind"] == "Role");
     let mut found = BTreeSet::new();
     for role in roles {
         for rule in role["rules"].as_array().unwrap() {
@@ -227,6 +227,8 @@ fn the_openshift_overlay_has_no_crds_pools_or_config_role() {
 fn rbac_roles_allow_exactly_the_documented_rules() {
     assert_eq!(allowed("base"), documented_rows("base/role.yaml"));
     assert_eq!(allowed("updates"), documented_rows("updates/role.yaml"));
+    let controller = documented_rows("controller/role.yaml");
+    assert_eq!(allowed("controller"), controller);
     let may = allowed("overlays/vanilla");
     let expected: BTreeSet<_> = allowed("base")
         .union(&allowed("updates"))
