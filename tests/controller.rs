@@ -13,6 +13,7 @@ mod grants;
 mod harness;
 mod leadership;
 mod objects;
+mod operator_condition;
 mod policies;
 mod process;
 mod renderings;

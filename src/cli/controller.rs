@@ -53,6 +53,9 @@ pub struct ControllerArgs {
     /// The Node that this process runs on, which is updated last
     #[arg(long, value_name = "NAME", env = "NODE_NAME")]
     pub node_name: Option<String>,
+    /// The OperatorCondition in the pod's namespace whose condition Upgradeable is kept; set by OLM
+    #[arg(long, value_name = "NAME", env = "OPERATOR_CONDITION_NAME")]
+    pub operator_condition: Option<String>,
     /// Address of /healthz, /readyz and /metrics [default: 127.0.0.1:10481, or the next free port]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
@@ -70,6 +73,7 @@ impl ControllerArgs {
             identity: self.identity.clone(),
             node: self.node_name.clone(),
             rules: plan::rules(&self.users, &self.groups),
+            operator_condition: self.operator_condition.clone(),
         }
     }
 }

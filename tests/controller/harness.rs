@@ -74,10 +74,20 @@ impl Lab {
 
     /// Starts a controller.
     pub(crate) async fn start(&self, identity: &str) -> Running {
+        self.start_with(identity, None).await
+    }
+
+    /// Starts a controller that OLM installed with this OperatorCondition.
+    pub(crate) async fn start_with(
+        &self,
+        identity: &str,
+        operator_condition: Option<&str>,
+    ) -> Running {
         let options = ControllerOptions {
             identity: identity.to_owned(),
             node: None,
             rules: ConfigRules::default(),
+            operator_condition: operator_condition.map(str::to_owned),
         };
         let began = self.began;
         let clock = Clock::from_fn(move || now_after(began));

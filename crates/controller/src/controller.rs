@@ -6,7 +6,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    leader::lead, lease::LeaseElection, monitor::ControllerMonitor, pool_events::PoolEvents,
+    leader::{LeaderSettings, lead},
+    lease::LeaseElection,
+    monitor::ControllerMonitor,
+    operator_condition::OperatorCondition,
+    pool_events::PoolEvents,
     requests::LeaderRequests,
 };
 use machinist_base::clock::Clock;
@@ -28,6 +32,8 @@ pub struct ControllerOptions {
     pub node: Option<String>,
     /// Users and groups that configs may manage.
     pub rules: ConfigRules,
+    /// The OperatorCondition with which OLM installed this controller, in the namespace of the pod.
+    pub operator_condition: Option<String>,
 }
 
 /// Runs until `stop`.
@@ -45,9 +51,22 @@ pub async fn run(
     let source = EventSource::Controller(identity.clone());
     let reporting = events::report(cluster.clone(), source, queue, clock.clone(), stop.clone());
     let election = LeaseElection::new(cluster.clone(), identity, clock.clone(), monitor.clone());
+    let condition = match options.operator_condition {
+        Some(name) => {
+            let condition = OperatorCondition::new(cluster.clone(), name, monitor.clone());
+            Some(Arc::new(condition.await))
+        }
+        None => None,
+    };
+    let defaulting = ensure_default(condition.clone(), clock.clone(), stop.clone());
+    let settings = LeaderSettings {
+        rules: options.rules,
+        own_node: options.node,
+        condition,
+    };
     let acting = act(
         cluster,
-        options,
+        settings,
         election,
         monitor,
         PoolEvents::new(events),
@@ -55,13 +74,29 @@ pub async fn run(
         stop,
     );
     // The reports end with the last handle of their queue.
-    tokio::join!(acting, reporting);
+    tokio::join!(defaulting, acting, reporting);
+}
+
+/// Sees to it that the OperatorCondition has a condition, whether this process is the leader or not.
+async fn ensure_default(
+    condition: Option<Arc<OperatorCondition>>,
+    clock: Clock,
+    stop: CancellationToken,
+) {
+    let Some(condition) = condition else {
+        return;
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        // Dropping it leaves at most a condition that the leader replaces.
+        () = condition.ensure_default(&clock) => {}
+    }
 }
 
 /// Acts as the leader whenever this process is it.
 async fn act(
     cluster: Cluster,
-    options: ControllerOptions,
+    settings: LeaderSettings,
     mut election: LeaseElection,
     monitor: ControllerMonitor,
     events: PoolEvents,
@@ -84,8 +119,7 @@ async fn act(
                 monitor.clone(),
                 events.clone(),
             ),
-            options.rules.clone(),
-            options.node.clone(),
+            settings.clone(),
             monitor.clone(),
             clock.clone(),
         );

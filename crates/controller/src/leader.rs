@@ -10,10 +10,12 @@ use jiff::Timestamp;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
+    condition_keeper::ConditionKeeper,
     eviction_blockers::EvictionBlockers,
     failure_log::log_failure,
     inbox::Inbox,
     monitor::ControllerMonitor,
+    operator_condition::OperatorCondition,
     policy_status::PolicyStatusWriter,
     pool_report::pool_reports,
     pool_status::StatusScope,
@@ -45,11 +47,18 @@ const MAX_TURN_INTERVAL: Duration = Duration::from_secs(600);
 /// Wait after a failed turn.
 const TURN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
+/// What a leader acts by.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaderSettings {
+    pub(crate) rules: ConfigRules,
+    pub(crate) own_node: Option<String>,
+    pub(crate) condition: Option<Arc<OperatorCondition>>,
+}
+
 /// Acts as the leader. It never returns; the caller drops it when the leadership ends.
 pub(crate) async fn lead(
     requests: LeaderRequests,
-    rules: ConfigRules,
-    own_node: Option<String>,
+    settings: LeaderSettings,
     monitor: ControllerMonitor,
     clock: Clock,
 ) {
@@ -59,14 +68,15 @@ pub(crate) async fn lead(
     let mut leader = Leader {
         requests,
         view: RolloutView::default(),
-        reboots: RebootKinds::new(rules.clone()),
-        renderer: Renderer::new(rules, monitor.clone()),
+        reboots: RebootKinds::new(settings.rules.clone()),
+        renderer: Renderer::new(settings.rules, monitor.clone()),
         rollout: Rollout::new(clock.clone(), monitor.clone()),
         statuses: StatusWriter::default(),
         policies: PolicyStatusWriter::default(),
         collector: UnusedConfigCollector::new(),
         blockers: EvictionBlockers::default(),
-        own_node,
+        condition: ConditionKeeper::new(settings.condition),
+        own_node: settings.own_node,
         grantors: BTreeSet::new(),
         upgrades: UpgradeSchedule::default(),
         known: KnownKinds::default(),
@@ -143,6 +153,7 @@ struct Leader {
     policies: PolicyStatusWriter,
     collector: UnusedConfigCollector,
     blockers: EvictionBlockers,
+    condition: ConditionKeeper,
     own_node: Option<String>,
     /// ControllerConfigs, by name.
     grantors: BTreeSet<String>,
@@ -236,6 +247,8 @@ impl Leader {
             .await?;
         wake.extend(turn.blockers_due);
         let now = self.clock.now();
+        let leadership = self.requests.leadership();
+        wake.extend(self.condition.turn(&self.view, leadership, now).await);
         let retry = self.view.next_retry(now);
         wake.extend(
             turn.decision

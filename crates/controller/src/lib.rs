@@ -6,6 +6,7 @@
 //! version that it was decided on.
 
 mod budget_recovery;
+mod condition_keeper;
 mod config_object;
 mod controller;
 mod eviction_blockers;
@@ -17,6 +18,7 @@ mod lease;
 mod metrics;
 mod monitor;
 mod node_patch;
+mod operator_condition;
 mod policy_object;
 mod policy_status;
 mod pool_events;
@@ -35,6 +37,7 @@ mod status_writer;
 mod taint_budget;
 mod unused_config_collector;
 mod upgrade_schedule;
+mod upgradeable;
 mod watched_budget;
 mod watched_upgrade;
 mod watched_view;

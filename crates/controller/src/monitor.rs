@@ -34,6 +34,8 @@ struct MonitorState {
     contact: Option<Instant>,
     /// While this process is the leader.
     leader: Option<LeaderProgress>,
+    /// What the process does once before it is ready.
+    awaits: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,7 @@ impl ControllerMonitor {
             election: Instant::now(),
             contact: None,
             leader: None,
+            awaits: None,
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -90,6 +93,9 @@ impl ControllerMonitor {
     /// What it waits for.
     pub fn ready(&self) -> Result<String, String> {
         let state = self.lock();
+        if let Some(awaits) = &state.awaits {
+            return Err(awaits.clone());
+        }
         match (state.leader, state.contact) {
             (Some(leader), _) if leader.is_synced => Ok("leader".to_owned()),
             (Some(_), _) => Err("the leader lists Nodes, pools and MachineConfigs".to_owned()),
@@ -121,6 +127,11 @@ impl ControllerMonitor {
         if has_answered {
             state.contact = Some(now);
         }
+    }
+
+    /// Records what the process must do before it is ready; `None` once it is done.
+    pub(crate) fn awaits(&self, what: Option<String>) {
+        self.lock().awaits = what;
     }
 
     /// Records the beginning or the end of the leadership.

@@ -178,7 +178,7 @@ fn value(kind: &str, status: &str, reason: &str, message: &str, since: Option<Ti
 }
 
 /// Formats a time as the API server does, in whole seconds.
-fn rfc3339(time: Timestamp) -> String {
+pub(crate) fn rfc3339(time: Timestamp) -> String {
     let time = time.to_zoned(TimeZone::UTC);
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

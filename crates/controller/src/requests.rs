@@ -55,6 +55,11 @@ impl LeaderRequests {
         &self.cluster
     }
 
+    /// The leadership, without which nothing is written.
+    pub(crate) fn leadership(&self) -> &Leadership {
+        &self.leadership
+    }
+
     /// Events about pools and policies, which are written beside the other requests.
     pub(crate) const fn events(&self) -> &PoolEvents {
         &self.events
