@@ -43,6 +43,22 @@ fn settings_are_reloaded_at_run_time_and_invalid_ones_ignored() {
     agent.signal(SIGHUP);
     agent.wait_for_nth_log("keeping the previous settings", 2);
     assert_eq!(agent.get("/livez").0, 200);
+    let gate = || {
+        let gates = agent.status()["gates"].clone();
+        let mut gates = gates.as_array().unwrap().iter();
+        gates
+            .find(|gate| gate["name"] == "Settings")
+            .unwrap()
+            .clone()
+    };
+    until("the closed gate", || gate()["open"] == false);
+    let message = gate()["message"].to_string();
+    assert!(
+        message.contains("machinist.yaml:2:13: drift.fullPass"),
+        "{message}"
+    );
+    fs::write(&file, "drift:\n  fullPass: 2h\n").unwrap();
+    until("the open gate", || gate()["open"] == true);
 }
 
 /// An agent whose stdout has no reader any more: it blocks while it prints the plan.

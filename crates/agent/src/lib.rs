@@ -310,8 +310,17 @@ async fn build(
     let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);
     let read = settings_reload::InitialSettings { settings, policies };
     let read = settings_reload::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
-    let settings = read.0.clone();
-    let conducts = settings_reload::watch_options(read, around.policies, capabilities, tasks);
+    let settings_reload::SettingsReceivers {
+        settings,
+        policies,
+        mistake,
+    } = read;
+    let conducts = settings_reload::watch_options(
+        (settings.clone(), policies),
+        around.policies,
+        capabilities,
+        tasks,
+    );
     let beside = cluster::AgentHandles {
         root: root.clone(),
         held: ends.held.clone(),
@@ -332,6 +341,7 @@ async fn build(
         signals,
         custom_probes: endpoints::probe(&root, settings.clone(), systemd, tasks),
         settings,
+        settings_mistake: mistake,
     };
     endpoints::publish(from, status, metrics, Arc::clone(notifier), tasks);
     doors.open(served, control, tasks);

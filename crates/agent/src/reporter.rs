@@ -50,6 +50,8 @@ pub struct ReporterInputs {
     pub custom_probes: watch::Receiver<ProbeResults>,
     /// The effective settings.
     pub settings: watch::Receiver<Arc<Settings>>,
+    /// The mistake in the files of settings or policies, because of which the last valid ones are in use.
+    pub settings_mistake: watch::Receiver<Option<String>>,
 }
 
 impl ReporterInputs {
@@ -138,6 +140,7 @@ pub async fn report(
             Ok(()) = from.other_daemon.changed() => {}
             Ok(()) = from.custom_probes.changed() => {}
             Ok(()) = from.settings.changed() => {}
+            Ok(()) = from.settings_mistake.changed() => {}
             // Cancel-safe: the time is computed again.
             () = until(turns) => {}
             else => return,
@@ -176,6 +179,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
     let inputs = GateInputs {
         kubelet: cluster.kubelet,
         other_daemon: from.other_daemon.borrow().clone(),
+        settings_mistake: from.settings_mistake.borrow().clone(),
         taints: cluster.taints,
         custom_probes: from.custom_probes.borrow().clone(),
         ..inputs(&update, &settings, &devices, &from.signals.borrow())

@@ -36,7 +36,7 @@ const STARTUP_ONLY_KEYS: [&str; 16] = [
 ];
 
 /// Reloads the settings when their directory changes, when the node moves to another pool, or on
-/// request (`asked`). Invalid settings change nothing and are logged.
+/// request (`asked`). Invalid settings change nothing; the mistake is logged and published.
 pub(super) fn watch(
     root: &Root,
     mut place: SettingsLocation,
@@ -48,6 +48,7 @@ pub(super) fn watch(
     let InitialSettings { settings, policies } = read;
     let (to, current) = watch::channel(Arc::new(settings.clone()));
     let (policies, rules) = watch::channel(policies);
+    let (mistakes, mistake) = watch::channel(None);
     let (stop, root) = (tasks.token(), root.clone());
     tasks.spawn("settings", async move {
         let mut live = ReloadableSettings::new(settings);
@@ -66,17 +67,24 @@ pub(super) fn watch(
             // Before reading, so that changes during the read are not missed.
             watch = arm(&place);
             offer(&mut live, place.read(), &to);
-            look_at_policies(&root, live.settings(), place.own_uid, &policies);
+            let wrong = look_at_policies(&root, live.settings(), place.own_uid, &policies);
+            mistakes.send_replace(live.warning().map(str::to_owned).or(wrong));
         }
     });
-    (current, rules)
+    SettingsReceivers {
+        settings: current,
+        policies: rules,
+        mistake,
+    }
 }
 
 /// Receivers of the settings and the policies.
-type SettingsReceivers = (
-    watch::Receiver<Arc<Settings>>,
-    watch::Receiver<Arc<Policies>>,
-);
+pub(super) struct SettingsReceivers {
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
+    pub(super) policies: watch::Receiver<Arc<Policies>>,
+    /// The mistake because of which the last valid ones are in use.
+    pub(super) mistake: watch::Receiver<Option<String>>,
+}
 
 /// The values read at startup.
 pub(super) struct InitialSettings {
@@ -84,13 +92,13 @@ pub(super) struct InitialSettings {
     pub(super) policies: Arc<Policies>,
 }
 
-/// Reloads the policies. Invalid ones change nothing and are logged.
+/// Reloads the policies. Invalid ones change nothing and are logged; returns the mistake.
 fn look_at_policies(
     root: &Root,
     settings: &Settings,
     own_uid: u32,
     to: &watch::Sender<Arc<Policies>>,
-) {
+) -> Option<String> {
     match super::policies(root, settings, own_uid) {
         Ok(policies) => {
             to.send_if_modified(|known| {
@@ -101,10 +109,12 @@ fn look_at_policies(
                 }
                 differs
             });
+            None
         }
         Err(error) => {
             let why = machinist_base::error_chain::chain(&error);
             tracing::warn!("keeping the last valid disruption policies: {why}");
+            Some(why)
         }
     }
 }
@@ -112,7 +122,10 @@ fn look_at_policies(
 /// Rebuilds the reconciler's conduct whenever settings or policies change; policies of the cluster
 /// take precedence over those of the file.
 pub(super) fn watch_options(
-    (mut settings, mut policies): SettingsReceivers,
+    (mut settings, mut policies): (
+        watch::Receiver<Arc<Settings>>,
+        watch::Receiver<Arc<Policies>>,
+    ),
     mut of_the_cluster: watch::Receiver<Option<Arc<Policies>>>,
     capabilities: Capabilities,
     tasks: &Tasks,

@@ -278,6 +278,8 @@ reasons! {
     RootReadOnly,
     /// The kernel's memory settings differ from those that a kubelet requires.
     KernelMemorySettings,
+    /// The settings or the disruption policies on the machine have a mistake; the last valid ones are in use.
+    SettingsInvalid,
     /// A custom gate of the administrator is closed; the message gives the reason.
     CustomGateClosed was "OwnGateClosed",
     /// Nothing is wrong.

@@ -22,6 +22,7 @@ fn published(
         devices: watch::channel(Arc::new(devices)).1,
         cluster: watch::channel(cluster).1,
         other_daemon: watch::channel(None).1,
+        settings_mistake: watch::channel(None).1,
         signals: watch::channel(Arc::default()).1,
         custom_probes: watch::channel(ProbeResults::default()).1,
         settings: watch::channel(Arc::new(settings)).1,

@@ -39,6 +39,8 @@ pub struct GateInputs {
     pub root_read_only: Option<bool>,
     /// The kernel's memory settings; none if they cannot be read.
     pub memory: Option<MemorySettings>,
+    /// The mistake in the settings or policies on the machine, because of which the last valid ones are in use.
+    pub settings_mistake: Option<String>,
     /// The Node's taints, each as `key:effect`; none if the Node is unknown.
     pub taints: Option<BTreeSet<String>>,
     /// Results of the probes of custom gates.

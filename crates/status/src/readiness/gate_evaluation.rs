@@ -33,6 +33,7 @@ pub(super) fn of(
         GateName::TimeSync => time_sync(inputs.synchronised),
         GateName::ReadOnlyRoot => host_gates::root(inputs.root_read_only),
         GateName::KernelMemorySettings => host_gates::memory(inputs),
+        GateName::Settings => settings(inputs.settings_mistake.as_deref()),
     }
 }
 
@@ -102,6 +103,16 @@ fn other_daemon(seen: Option<&str>) -> GateResult {
         Some(seen) => GateResult::closed(
             Reason::OtherDaemon,
             format!("{seen}; machinist applies no config while it is present"),
+        ),
+    }
+}
+
+fn settings(mistake: Option<&str>) -> GateResult {
+    match mistake {
+        None => GateResult::ok("the settings are valid"),
+        Some(mistake) => GateResult::closed(
+            Reason::SettingsInvalid,
+            format!("keeping the last valid ones: {mistake}"),
         ),
     }
 }

@@ -21,7 +21,8 @@ impl GateName {
             | Self::Inodes
             | Self::TimeSync
             | Self::ReadOnlyRoot
-            | Self::KernelMemorySettings => GateEffect::Warn,
+            | Self::KernelMemorySettings
+            | Self::Settings => GateEffect::Warn,
         }
     }
 }

@@ -55,11 +55,13 @@ pub enum GateName {
     ReadOnlyRoot,
     /// The kernel's memory settings are suitable for a kubelet.
     KernelMemorySettings,
+    /// The settings and the disruption policies on the machine are valid.
+    Settings,
 }
 
 impl GateName {
     /// All gates, in display order.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Config,
         Self::BootProven,
         Self::Kubelet,
@@ -73,6 +75,7 @@ impl GateName {
         Self::TimeSync,
         Self::ReadOnlyRoot,
         Self::KernelMemorySettings,
+        Self::Settings,
     ];
 
     /// The gate's name as text.
@@ -91,6 +94,7 @@ impl GateName {
             Self::TimeSync => "TimeSync",
             Self::ReadOnlyRoot => "ReadOnlyRoot",
             Self::KernelMemorySettings => "KernelMemorySettings",
+            Self::Settings => "Settings",
         }
     }
 }

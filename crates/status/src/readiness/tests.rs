@@ -184,6 +184,8 @@ fn host_rows() -> Vec<Row> {
         (G::KernelMemorySettings, false, R::KernelMemorySettings, with(|i| i.memory = memory(1, 1))),
         (G::KernelMemorySettings, true, R::SignalMissing, with(|i| i.memory = None)),
         (G::KernelMemorySettings, true, R::Ok, with(|i| { i.memory = memory(0, 1); i.device_manager = DeviceManager::NotRequired; })),
+        (G::Settings, true, R::Ok, healthy()),
+        (G::Settings, false, R::SettingsInvalid, with(|i| i.settings_mistake = Some("machinist.yaml:1".to_owned()))),
     ]
 }
 

@@ -232,6 +232,7 @@ const fn gate_key(name: GateName) -> &'static str {
         GateName::TimeSync => "readiness.gates.TimeSync",
         GateName::ReadOnlyRoot => "readiness.gates.ReadOnlyRoot",
         GateName::KernelMemorySettings => "readiness.gates.KernelMemorySettings",
+        GateName::Settings => "readiness.gates.Settings",
     }
 }
 
