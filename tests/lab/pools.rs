@@ -6,6 +6,7 @@ mod blocked;
 mod commands;
 mod failures;
 mod rounds;
+mod scale;
 
 use serde_json::{Value, json};
 

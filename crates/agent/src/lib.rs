@@ -310,22 +310,12 @@ async fn build(
     let other_daemon = hold(&root, &settings, &around, holding, asks, tasks);
     let read = settings_reload::InitialSettings { settings, policies };
     let read = settings_reload::watch(&root, place, read, around.pool, Arc::clone(asked), tasks);
-    let settings_reload::SettingsReceivers {
-        settings,
-        policies,
-        mistake,
-    } = read;
-    let conducts = settings_reload::watch_options(
-        (settings.clone(), policies),
-        around.policies,
-        capabilities,
-        tasks,
-    );
+    let conducts = settings_reload::watch_options(&read, around.policies, capabilities, tasks);
     let beside = cluster::AgentHandles {
         root: root.clone(),
         held: ends.held.clone(),
         devices: lender,
-        settings: settings.clone(),
+        settings: read.settings.clone(),
         update: update.clone(),
         statuses: status.subscribe(),
         other_daemon: other_daemon.clone(),
@@ -339,9 +329,9 @@ async fn build(
         devices: lent,
         cluster: around.views,
         signals,
-        custom_probes: endpoints::probe(&root, settings.clone(), systemd, tasks),
-        settings,
-        settings_mistake: mistake,
+        custom_probes: endpoints::probe(&root, read.settings.clone(), systemd, tasks),
+        settings: read.settings,
+        settings_mistake: read.mistake,
     };
     endpoints::publish(from, status, metrics, Arc::clone(notifier), tasks);
     doors.open(served, control, tasks);

@@ -122,14 +122,12 @@ fn look_at_policies(
 /// Rebuilds the reconciler's conduct whenever settings or policies change; policies of the cluster
 /// take precedence over those of the file.
 pub(super) fn watch_options(
-    (mut settings, mut policies): (
-        watch::Receiver<Arc<Settings>>,
-        watch::Receiver<Arc<Policies>>,
-    ),
+    read: &SettingsReceivers,
     mut of_the_cluster: watch::Receiver<Option<Arc<Policies>>>,
     capabilities: Capabilities,
     tasks: &Tasks,
 ) -> watch::Receiver<ReconcilerOptions> {
+    let (mut settings, mut policies) = (read.settings.clone(), read.policies.clone());
     let mut heard = (settings.clone(), policies.clone(), of_the_cluster.clone());
     let mut now = move || {
         let cluster = of_the_cluster.borrow_and_update().clone();

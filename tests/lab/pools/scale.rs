@@ -1,0 +1,177 @@
+//! A pool of many simulated nodes: time of decisions, memory and writes of the controller.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::{GROUP, condition, config, held, rebooting};
+use crate::support::{Cluster, WORK, installed, lab, rounds, wait};
+
+/// Limits for 5,000 nodes, and the writes for any number.
+const MAX_COLD_START: Duration = Duration::from_secs(10);
+const MAX_RESIDENT_KIB: f64 = 150.0 * 1024.0;
+const MAX_DECISION_SECONDS: f64 = 0.01;
+const MAX_WRITES_PER_NODE: f64 = 6.0;
+
+/// The rollout of 5,000 nodes in a debug build on busy cores.
+const ROLLOUT: Duration = wait::seconds(1200);
+
+/// A process that is killed with the test.
+struct Beside(Child);
+
+impl Beside {
+    fn start(mut command: Command, log: &Path) -> Self {
+        let log = File::create(log).unwrap();
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn simulator() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_machinist"));
+    program.with_file_name("examples/simulated_agents")
+}
+
+/// The page of metrics of the controller.
+fn metrics(cluster: &Cluster) -> String {
+    let mut get = cluster.beside(Path::new("bash"));
+    let request =
+        "exec 3<>/dev/tcp/127.0.0.1/10481; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+    let output = get.args(["-c", request]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The sum of all series whose name and labels have these parts.
+fn sum(page: &str, name: &str, parts: &[&str]) -> f64 {
+    let lines = page
+        .lines()
+        .filter(|line| line.starts_with(name) && parts.iter().all(|part| line.contains(part)));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.sum()
+}
+
+/// A field of `/proc/PID/status` in KiB.
+fn memory_kib(process: &Beside, field: &str) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn apply_objects(cluster: &Cluster) {
+    let crds = format!("{}/packaging/kubernetes/crds", env!("CARGO_MANIFEST_DIR"));
+    cluster.kubectl(&["apply", "-k", &crds]);
+    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+    cluster.kubectl(&["create", "namespace", installed::NAMESPACE]);
+    let pool = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "MachineConfigPool",
+        "metadata": {"name": "scale"},
+        "spec": {
+            "maxUnavailable": "5%",
+            "machineConfigSelector": {"matchLabels": {(format!("{GROUP}/role")): "scale"}},
+            "nodeSelector": {"matchLabels": {"node-role.kubernetes.io/scale": ""}},
+        },
+    });
+    cluster.apply(&pool.to_string());
+    cluster.apply(&config("50-scale", "scale", &[rebooting("first\n")]));
+    // With a budget, the pods of each node are read before its grant.
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "any", "namespace": "default"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "any"}}},
+    });
+    cluster.apply(&budget.to_string());
+}
+
+#[test]
+fn a_large_pool_is_rolled_out_with_few_requests_and_little_memory() {
+    let nodes = rounds(200, 5000);
+    let cluster = Cluster::start(&lab().version);
+    // No node lifecycle: the simulated kubelets renew no leases.
+    cluster.stop_controllers();
+    apply_objects(&cluster);
+    let admin = cluster.kubeconfig("admin", "system:masters");
+    let agents_log = Path::new(WORK).join("simulated-agents.log");
+    let mut command = cluster.beside(&simulator());
+    command.arg(&admin).arg(nodes.to_string());
+    let _agents = Beside::start(command, &agents_log);
+    let said = || fs::read_to_string(&agents_log).unwrap();
+    wait::until("the nodes", ROLLOUT, || said().contains("created"));
+
+    let mut command = cluster.beside(installed::binary());
+    command.args(["controller", "--listen", "127.0.0.1:10481", "--kubeconfig"]);
+    let begun = Instant::now();
+    command.arg(&admin);
+    let controller = Beside::start(command, &Path::new(WORK).join("controller.log"));
+    let pool = |what: &str, holds: &mut dyn FnMut(&Value) -> bool| {
+        cluster.wait_object("machineconfigpool", "scale", what, ROLLOUT, holds)
+    };
+    pool("FirstRollout", &mut |pool| {
+        held(pool) == "FirstRollout" && pool["status"]["machineCount"] == nodes
+    });
+    let cold_start = begun.elapsed();
+
+    let before = metrics(&cluster);
+    let begun = Instant::now();
+    let resume = json!({"metadata": {"annotations": {"machinist.dev/resume": "lab"}}});
+    let patch = ["patch", "machineconfigpool", "scale", "--type=merge", "-p"];
+    cluster.kubectl(&[&patch[..], &[&resume.to_string()]].concat());
+    pool("the rollout", &mut |pool| {
+        condition(pool, "Updated")["status"] == "True"
+            && pool["status"]["updatedMachineCount"] == nodes
+    });
+    let rollout = begun.elapsed();
+    let after = metrics(&cluster);
+
+    let grown = |name: &str, parts: &[&str]| sum(&after, name, parts) - sum(&before, name, parts);
+    let nodes_float = f64::from(u32::try_from(nodes).unwrap());
+    let requests = "machinist_controller_api_requests_total";
+    let writes: f64 = ["create", "patch", "update", "delete"]
+        .map(|verb| grown(requests, &[&format!("verb=\"{verb}\"")]))
+        .iter()
+        .sum();
+    let writes = (writes - grown(requests, &["resource=\"leases\""])) / nodes_float;
+    let decision = "machinist_controller_decision_duration_seconds";
+    let decisions = grown(&format!("{decision}_count"), &[]);
+    let mean = grown(&format!("{decision}_sum"), &[]) / decisions;
+    let (resident, peak) = (
+        memory_kib(&controller, "VmRSS"),
+        memory_kib(&controller, "VmHWM"),
+    );
+    let at_once = said()
+        .lines()
+        .filter_map(|line| line.strip_prefix("at once: ")?.parse::<usize>().ok())
+        .max();
+    println!(
+        "lab: figure: {nodes} nodes: listed and rendered in {:.1} s, rolled out in {:.0} s ({:.1} ms a node), \
+         {decisions} decisions of {:.2} ms, {writes:.2} writes a node, {:.0} MiB resident, {:.0} MiB at most",
+        cold_start.as_secs_f64(),
+        rollout.as_secs_f64(),
+        rollout.as_secs_f64() * 1000.0 / nodes_float,
+        mean * 1000.0,
+        resident / 1024.0,
+        peak / 1024.0,
+    );
+    let limit = nodes.div_ceil(20);
+    assert!(
+        at_once.is_some_and(|most| most <= limit),
+        "{at_once:?} of {limit}"
+    );
+    assert!(writes <= MAX_WRITES_PER_NODE, "{writes}");
+    if lab().long {
+        assert!(mean <= MAX_DECISION_SECONDS, "{mean}");
+        assert!(resident <= MAX_RESIDENT_KIB, "{resident}");
+        assert!(cold_start <= MAX_COLD_START, "{cold_start:?}");
+    }
+}
