@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{
     harness::Lab,
-    objects::{self, CONFIGS, WORKER, config_path},
+    objects::{self, CONFIGS, WORKER, config_path, node_path},
 };
+use machinist_kube_api::keys::protocol;
 use machinist_pool::GrantOutcome;
 use serde_json::json;
 
@@ -153,4 +154,56 @@ async fn unused_rendered_configs_are_removed_and_the_newest_five_and_those_in_us
         lab.server.object(WORKER)["status"]["configuration"]["name"],
         target
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_failed_returns_when_the_bad_config_is_deleted() {
+    let lab = Lab::with_nodes(&["a"]).await;
+    let _running = lab.start("one").await;
+    lab.until("the first grant", |lab| lab.granted_nodes() == ["a"])
+        .await;
+    lab.acknowledge("a");
+    lab.end("a", GrantOutcome::Done, "");
+    let good = lab.target();
+    lab.server.put(
+        &config_path("60-bad"),
+        objects::config("60-bad", "/etc/b", "1"),
+    );
+    lab.until("the bad config", |lab| {
+        lab.target() != good && lab.granted_nodes() == ["a"]
+    })
+    .await;
+    lab.acknowledge("a");
+    lab.end("a", GrantOutcome::RolledBack, "HealthRegressed");
+    set_annotation(&lab, protocol::CURRENT_CONFIG, &good);
+    lab.until("the failure", |lab| {
+        lab.condition("NodeDegraded")["status"] == "True"
+    })
+    .await;
+
+    lab.server.remove(&config_path("60-bad"));
+    let desired = |lab: &Lab| {
+        let node = lab.server.object(&node_path("a"));
+        node["metadata"]["annotations"][protocol::DESIRED_CONFIG].clone()
+    };
+    lab.until("the earlier config", |lab| {
+        lab.target() == good && desired(lab) == good.as_str()
+    })
+    .await;
+    // The agent finds that its config is the desired one.
+    if lab.granted_nodes() == ["a"] {
+        lab.end("a", GrantOutcome::Done, "");
+    }
+    set_annotation(&lab, protocol::STATE, "Done");
+    lab.until("the pool", |lab| {
+        lab.condition("Updated")["status"] == "True"
+            && lab.condition("NodeDegraded")["status"] == "False"
+    })
+    .await;
+}
+
+fn set_annotation(lab: &Lab, name: &str, value: &str) {
+    lab.server.edit(&node_path("a"), |node| {
+        node["metadata"]["annotations"][name] = json!(value);
+    });
 }

@@ -141,6 +141,11 @@ impl Pools {
             .kubectl(&["label", "--overwrite", "node", node, label]);
     }
 
+    fn move_to_worker(&self, node: &str) {
+        let label = "node-role.kubernetes.io/edge-";
+        self.cluster.kubectl(&["label", "node", node, label]);
+    }
+
     fn patch_pool(&self, pool: &str, patch: &Value) {
         let patch = patch.to_string();
         self.cluster.kubectl(&[
@@ -362,6 +367,14 @@ fn an_installed_controller_changes_no_node_until_its_rollout_is_resumed() {
     pools.wait_rolled_out("worker");
     assert_eq!(pools.machine("two").read("/etc/motd"), b"edge\n");
     commands::pause_and_skip(&pools);
+
+    // It goes back, and the config of the other pool leaves.
+    pools.move_to_worker("two");
+    pools.wait_pool("worker", "two machines", |pool| {
+        pool["status"]["machineCount"] == 2
+    });
+    pools.wait_rolled_out("worker");
+    assert_ne!(pools.machine("two").read("/etc/motd"), b"edge\n");
     assert_eq!(audit::refused(&pools.cluster), [""; 0]);
 }
 
