@@ -199,14 +199,10 @@ fn ended_drain(node: &NodeView) -> Option<EndedDrain> {
 }
 
 fn describe(budget: &DisruptionBudget, node: &str) -> String {
-    let counts = match budget.counts {
-        Some(counts) => format!(
-            "{} of {} pods healthy, {} required",
-            counts.current, counts.expected, counts.desired
-        ),
-        None => "not processed by the disruption controller yet".to_owned(),
-    };
-    format!("PodDisruptionBudget {budget} has not recovered since the drain of {node}: {counts}")
+    format!(
+        "PodDisruptionBudget {budget} has not recovered since the drain of {node}: {}",
+        budget.counts_text()
+    )
 }
 
 #[cfg(test)]

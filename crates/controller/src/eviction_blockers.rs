@@ -177,16 +177,14 @@ fn blocker(pod: &Pod, forecast: &BudgetForecast<'_>) -> Option<String> {
     match forecast {
         BudgetForecast::Free | BudgetForecast::Allowed(_) => None,
         BudgetForecast::Later(budget) | BudgetForecast::Never(budget) => {
-            let counts = match budget.counts {
-                Some(counts) => format!(
-                    "0 disruptions allowed, {} of {} pods healthy, {} required",
-                    counts.current, counts.expected, counts.desired
-                ),
-                None => "not processed by the disruption controller yet".to_owned(),
+            let allowed = match budget.counts {
+                Some(_) => "0 disruptions allowed, ",
+                None => "",
             };
             Some(format!(
-                "PodDisruptionBudget {budget} ({}): {counts}",
-                budget.rule
+                "PodDisruptionBudget {budget} ({}): {allowed}{}",
+                budget.rule,
+                budget.counts_text()
             ))
         }
         BudgetForecast::Several(budgets) => {

@@ -129,11 +129,8 @@ impl PodWait {
         match &self.what {
             WaitReason::Budget(names, counts) => match counts {
                 Some(counts) => format!(
-                    "{pod}: eviction blocked by PodDisruptionBudget {}: {} of {} pods healthy, {} required{}",
+                    "{pod}: eviction blocked by PodDisruptionBudget {}: {counts}{}",
                     describe(names),
-                    counts.current,
-                    counts.expected,
-                    counts.desired,
                     advice(names),
                 ),
                 None => format!(

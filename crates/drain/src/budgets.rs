@@ -34,6 +34,22 @@ pub struct BudgetStatus {
     pub expected: i32,
 }
 
+/// `2 of 3 pods healthy, 2 required`.
+impl fmt::Display for BudgetStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            current,
+            expected,
+            desired,
+            ..
+        } = self;
+        write!(
+            f,
+            "{current} of {expected} pods healthy, {desired} required"
+        )
+    }
+}
+
 /// A PodDisruptionBudget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DisruptionBudget {
@@ -97,6 +113,14 @@ fn rule(spec: &policy::PodDisruptionBudgetSpec) -> String {
 }
 
 impl DisruptionBudget {
+    /// Its counts for people, also when they are not known.
+    pub fn counts_text(&self) -> String {
+        match self.counts {
+            Some(counts) => counts.to_string(),
+            None => "not processed by the disruption controller yet".to_owned(),
+        }
+    }
+
     /// Whether it matches this pod.
     pub fn counts_pod(&self, pod: &Pod) -> bool {
         self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)

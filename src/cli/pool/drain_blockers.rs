@@ -76,9 +76,6 @@ fn allowance(budget: &DisruptionBudget) -> String {
         Some(_) if budget.never_allows() => {
             "allows 0 disruptions, and never more with this rule and number of pods".to_owned()
         }
-        Some(counts) => format!(
-            "allows {} disruptions ({} of {} pods healthy, {} required)",
-            counts.allowed, counts.current, counts.expected, counts.desired
-        ),
+        Some(counts) => format!("allows {} disruptions ({counts})", counts.allowed),
     }
 }
