@@ -18,6 +18,7 @@ mod lease;
 mod metrics;
 mod monitor;
 mod node_patch;
+mod node_patch_sender;
 mod operator_condition;
 mod policy_object;
 mod policy_status;

@@ -7,22 +7,19 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::{
-    budget_recovery::{BudgetGates, BudgetRecovery},
+    budget_recovery::BudgetGates,
     eviction_blockers::EvictionBlockers,
     monitor::ControllerMonitor,
-    node_patch::node_patch,
+    node_patch_sender::NodePatchSender,
     pool_patch,
     requests::LeaderRequests,
-    rollout_log::{log_patch, log_write, new_grants},
+    rollout_log::{log_write, new_grants},
     rollout_view::RolloutView,
-    taint_budget::TaintBudget,
 };
 use machinist_base::{clock::Clock, error_chain::chain};
 use machinist_cluster::ClusterError;
-use machinist_kube_api::{EventReason, NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{
-    Action, Decision, NodeChange, NodePatchRequest, PoolWrite, RebootKind, RolloutStart, decide,
-};
+use machinist_kube_api::{EventReason, PoolView, keys::pool_annotation};
+use machinist_pool::{Action, Decision, PoolWrite, RebootKind, RolloutStart, decide};
 
 /// How many reads and writes of pools follow each other before watch events are taken into account.
 const MAX_STEPS_PER_TURN: usize = 64;
@@ -54,17 +51,15 @@ pub(crate) struct RolloutTurn {
 pub(crate) struct Rollout {
     clock: Clock,
     monitor: ControllerMonitor,
-    taints: TaintBudget,
-    recovery: BudgetRecovery,
+    sender: NodePatchSender,
 }
 
 impl Rollout {
     pub(crate) fn new(clock: Clock, monitor: ControllerMonitor) -> Self {
         Self {
+            sender: NodePatchSender::new(clock.clone()),
             clock,
             monitor,
-            taints: TaintBudget::new(),
-            recovery: BudgetRecovery::default(),
         }
     }
 
@@ -94,7 +89,7 @@ impl Rollout {
                 Some(step) => self.carry_out(step, view, requests).await?,
                 None => {
                     let is_unfinished =
-                        self.patch_nodes(&patches, view, blockers, requests).await?;
+                        self.sender.send(&patches, view, blockers, requests).await?;
                     return Ok(RolloutTurn {
                         is_unfinished,
                         blockers_due: is_any_blocked(&decision).then(|| blockers.next_read()),
@@ -119,7 +114,7 @@ impl Rollout {
     ) -> Decision {
         let began = Instant::now();
         let now = self.clock.now();
-        let gates = self.recovery.gates(view, blockers, now);
+        let gates = self.sender.recovery.gates(view, blockers, now);
         report_overdue(&gates, view, requests);
         let mut inputs = view.inputs(now);
         inputs.gates = &gates.closed;
@@ -130,7 +125,7 @@ impl Rollout {
         let reboots = facts.reboots.iter();
         inputs.reboots = reboots.map(|(pool, kind)| (pool.as_str(), *kind)).collect();
         inputs.start = facts.start.clone();
-        inputs.taint_patches = self.taints.left();
+        inputs.taint_patches = self.sender.taints.left();
         let mut decision = decide(&inputs);
         let rechecks = gates.next_opening.into_iter().chain(decision.recheck);
         decision.recheck = rechecks.min();
@@ -212,63 +207,6 @@ impl Rollout {
                 Ok(pool) => view.put_pool(name, Some(pool)),
                 Err(error) => tracing::warn!("{}", chain(&error)),
             }
-        }
-    }
-
-    /// Sends patches of Nodes, which are independent of each other. Returns whether one was refused because the Node has
-    /// changed.
-    async fn patch_nodes(
-        &mut self,
-        patches: &[&NodePatchRequest],
-        view: &mut RolloutView,
-        blockers: &EvictionBlockers,
-        requests: &LeaderRequests,
-    ) -> Result<bool, ClusterError> {
-        let mut is_refused = false;
-        let mut failure = None;
-        for request in patches {
-            let Some(node) = view.node(&request.node) else {
-                continue;
-            };
-            let now = self.clock.now();
-            let recovery = &mut self.recovery;
-            let budgets = recovery.budgets_of_grant(node, &request.change, blockers, requests, now);
-            let budgets = budgets.await?;
-            let operations = node_patch(node, request, budgets.as_deref());
-            if matches!(
-                request.change,
-                NodeChange::AddTaint | NodeChange::RemoveTaint
-            ) {
-                self.taints.take();
-            }
-            match requests.patch_node(&request.node, &operations).await {
-                Ok(node) => {
-                    log_patch(request);
-                    view.put_node(&request.node, Some(node));
-                }
-                Err(error) if error.is_conflict() || error.is_not_found() => {
-                    tracing::debug!("{}", chain(&error));
-                    let live = requests.node(&request.node).await?;
-                    let is_same = |it: &NodeView| it.resource_version == request.resource_version;
-                    if live.as_ref().is_some_and(is_same) {
-                        // The version is not why it was refused: the object itself is invalid.
-                        tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-                        failure = failure.or(Some(error));
-                    }
-                    view.put_node(&request.node, live);
-                    is_refused = true;
-                }
-                // The API server refuses this Node; others may be patched.
-                Err(error) if matches!(error.code(), 400..=428 | 430..=499) => {
-                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-                    failure = failure.or(Some(error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(is_refused),
         }
     }
 }
