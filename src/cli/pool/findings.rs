@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     controller_report::{ControllerReport, ControllerState},
     grants::{GrantState, NodeGrant},
+    hold_advice::{condition_advice, hold_advice},
     render::{blocker, configs, controller_text, grant_text, nodes_text},
     report::{HeldRollout, NodeRollout, PoolRollout},
 };
@@ -124,59 +125,6 @@ fn hold_finding(held: &HeldRollout, pool: &str) -> PoolFinding {
     finding(Some(&held.code), message, advice.unwrap_or_default())
 }
 
-/// What an administrator can do about a hold.
-fn hold_advice(reason: HoldReason, pool: &str) -> String {
-    let resume = format!("machinist resume --pool {pool}");
-    let pool_edit = format!("kubectl edit mcp {pool}");
-    match reason {
-        HoldReason::FirstRollout | HoldReason::Paused => resume,
-        HoldReason::StartDeadlineMissed => format!("to start it nevertheless: {resume}"),
-        HoldReason::StoppedAfterFailures | HoldReason::CanaryFailed => format!(
-            "fix the nodes or the config; then {resume}, or return to an earlier config: machinist rollback --pool {pool}"
-        ),
-        HoldReason::SettingsInvalid | HoldReason::LimitInvalid | HoldReason::LimitAboveQuorum => {
-            format!("correct the value: {pool_edit}")
-        }
-        HoldReason::ConfigMissing => {
-            format!("create the config again, or remove the pin: {resume}")
-        }
-        HoldReason::SlotsHeldByFailures => {
-            format!(
-                "fix the nodes; a new config reaches them, too: machinist rollback --pool {pool}"
-            )
-        }
-        HoldReason::AllBlocked => {
-            "scale the workloads up, or change their disruption budgets".to_owned()
-        }
-        HoldReason::NodesNotEligible | HoldReason::NodesUnavailable => {
-            "repair or uncordon the nodes; machinist explain --node NAME for each".to_owned()
-        }
-        HoldReason::OtherGrantor => {
-            "run only one controller: remove the named object or machinist's controller".to_owned()
-        }
-        HoldReason::GrantsUnreadable | HoldReason::GrantsNotKept => {
-            "find out which client or webhook changes the annotation".to_owned()
-        }
-        HoldReason::NoConfig => {
-            "see the condition RenderDegraded and the pool's selector".to_owned()
-        }
-        HoldReason::GateClosed => format!(
-            "find out why the pods of the named budgets are not ready; {} limits the wait",
-            keys::pool_annotation::BUDGET_RECOVERY_TIMEOUT
-        ),
-        HoldReason::NotYetDue => format!(
-            "wait for that time, or change it: kubectl -n {} edit upgradeconfig {}",
-            keys::UPGRADE_NAMESPACE,
-            keys::UPGRADE_CONFIG
-        ),
-        HoldReason::OutsideWindow
-        | HoldReason::CanaryInProgress
-        | HoldReason::CanarySoaking
-        | HoldReason::WaitingForControlPlane
-        | HoldReason::GrantsFull => "wait".to_owned(),
-    }
-}
-
 /// That the pool is paused, unless its hold already states it.
 fn paused(pool: &PoolRollout) -> Option<PoolFinding> {
     let paused = HoldReason::Paused.as_str();
@@ -189,17 +137,6 @@ fn paused(pool: &PoolRollout) -> Option<PoolFinding> {
     let message = format!("pool {} is paused{reason}", pool.name);
     let advice = hold_advice(HoldReason::Paused, &pool.name);
     Some(finding(Some(paused), message, advice))
-}
-
-fn condition_advice(kind: &str) -> &'static str {
-    match kind {
-        "RenderDegraded" => {
-            "correct the named MachineConfig; until then the pool keeps its last config"
-        }
-        "NotCarriedOut" => "remove the fields; the rollout proceeds without them",
-        "WindowTooShort" => "lengthen the maintenance windows of the pool or of its agents",
-        _ => "",
-    }
 }
 
 /// Whether the node only waits for its turn.

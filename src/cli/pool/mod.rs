@@ -11,6 +11,7 @@ mod estimate;
 mod explain;
 mod findings;
 mod grants;
+mod hold_advice;
 mod manifests;
 mod pause;
 mod phase_times;
