@@ -113,6 +113,7 @@ impl Diagnostics {
             line: Some(place.line),
             column: Some(place.column),
             field: field.filter(|path| !path.is_empty()).map(Arc::from),
+            is_object: self.source == TextSource::ApiServer,
         }
     }
 

@@ -17,6 +17,8 @@ pub struct EntryOrigin {
     pub column: Option<u32>,
     /// The field path inside the document.
     pub field: Option<Arc<str>>,
+    /// Whether the text is an object of the API server: users do not see it, so that no message has its line and column.
+    pub is_object: bool,
 }
 
 impl PartialEq for EntryOrigin {

@@ -35,11 +35,13 @@ struct PathClaim<'c> {
 pub(super) fn find(config: &MachineConfig) -> Vec<Refusal> {
     let (claims, mut refusals) = claims(config);
     for (path, claim) in &claims {
-        let above = path
-            .ancestors()
-            .find_map(|above| claims.get(&above).filter(|claim| !claim.holds_entries));
+        let above = path.ancestors().find_map(|above| {
+            let claim = claims.get(&above).filter(|claim| !claim.holds_entries)?;
+            Some((above, claim))
+        });
         if let Some(above) = above {
-            refusals.push(clash(path, claim, above));
+            let (above, claim_above) = above;
+            refusals.push(clash(path, claim, &above, claim_above));
         }
     }
     refusals
@@ -54,7 +56,7 @@ fn claims(config: &MachineConfig) -> (BTreeMap<AbsPath, PathClaim<'_>>, Vec<Refu
                 place.insert(claim);
             }
             Entry::Occupied(mut place) => {
-                refusals.push(clash(place.key(), &claim, place.get()));
+                refusals.push(clash(place.key(), &claim, place.key(), place.get()));
                 // Whichever of the two the user removes, conflicts below the path should be
                 // reported in the same run.
                 if !claim.holds_entries {
@@ -122,7 +124,12 @@ fn first_of_accounts(config: &MachineConfig) -> Option<&EntryOrigin> {
         .next()
 }
 
-fn clash(path: &AbsPath, later: &PathClaim<'_>, earlier: &PathClaim<'_>) -> Refusal {
+fn clash(
+    path: &AbsPath,
+    later: &PathClaim<'_>,
+    earlier_path: &AbsPath,
+    earlier: &PathClaim<'_>,
+) -> Refusal {
     if later.what == ACCOUNT_ENTRIES || earlier.what == ACCOUNT_ENTRIES {
         let (accounts, other) = match later.what == ACCOUNT_ENTRIES {
             true => (later, earlier),
@@ -136,12 +143,17 @@ fn clash(path: &AbsPath, later: &PathClaim<'_>, earlier: &PathClaim<'_>) -> Refu
         );
         return Refusal::new(Reason::EntryDuplicate, message).at(later.origin);
     }
+    // The place of the refusal names an object already.
     let own = match &later.origin.config {
-        Some(name) => format!(" in {name}"),
-        None => String::new(),
+        Some(name) if !later.origin.is_object => format!(" in {name}"),
+        _ => String::new(),
+    };
+    let at = match path == earlier_path {
+        true => String::new(),
+        false => format!(" at {earlier_path}"),
     };
     let message = format!(
-        "{path} is {}{own}, but {} in {} excludes it",
+        "{path} is {}{own}, but {}{at} in {} excludes it",
         later.what,
         earlier.what,
         place(earlier.origin)
@@ -149,8 +161,15 @@ fn clash(path: &AbsPath, later: &PathClaim<'_>, earlier: &PathClaim<'_>) -> Refu
     Refusal::new(Reason::EntryDuplicate, message).at(later.origin)
 }
 
-/// An origin in the middle of a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`.
+/// An origin in the middle of a message: `10-chrony (machine.d/10-chrony.yaml:12:9)`, or of an object
+/// `MachineConfig 10-chrony (spec.config.storage.files[0])`.
 pub(super) fn place(origin: &EntryOrigin) -> String {
+    if let Some(object) = origin.file.as_ref().filter(|_| origin.is_object) {
+        return match &origin.field {
+            Some(field) => format!("{object} ({field})"),
+            None => object.to_string(),
+        };
+    }
     let mut text = origin.config.as_deref().unwrap_or_default().to_owned();
     let Some(file) = &origin.file else {
         return text;
