@@ -242,7 +242,7 @@ async fn explain_shows_published_conditions_and_the_remedy() {
         &server,
         "RolloutHeld",
         "CanaryFailed",
-        "1 nodes failed on it (w2)",
+        "1 node failed on it (w2)",
     );
     condition(
         &server,
@@ -274,7 +274,7 @@ async fn explain_shows_published_conditions_and_the_remedy() {
     assert_eq!(codes, expected);
     assert_eq!(
         field(0, "message"),
-        "the rollout is held: 1 nodes failed on it (w2)"
+        "the rollout is held: 1 node failed on it (w2)"
     );
     assert_eq!(field(1, "message"), "pool worker is paused: disk");
     assert_contains(&field(3, "message"), &["MachineConfig 50-a: spec.config"]);

@@ -25,6 +25,26 @@ pub fn join_limited<T: AsRef<str>>(all: impl ExactSizeIterator<Item = T>, most: 
     text
 }
 
+/// A number with its noun, whose plural ends with `s`: `1 node`, `2 nodes`.
+pub fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
+/// A number with its noun and verb: `1 node is`, `2 nodes are`.
+pub fn counted_with_verb(count: usize, noun: &str) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} {verb}", counted(count, noun))
+}
+
+/// A part of a number with its noun and verb: `1 of 3 nodes is`, `2 of 3 nodes are`, `0 of 1 node is`.
+pub fn part_of(part: usize, count: usize, noun: &str) -> String {
+    let verb = if part == 1 || count == 1 { "is" } else { "are" };
+    format!("{part} of {} {verb}", counted(count, noun))
+}
+
 /// Whether `c` can make a line misleading: control characters, line separators, and characters that
 /// change the text direction.
 pub fn is_misleading(c: char) -> bool {
@@ -187,6 +207,25 @@ mod tests {
         );
         let read: [String; 1] = serde_json::from_str(&shown).unwrap();
         assert_eq!(read, [HOSTILE]);
+    }
+
+    #[test]
+    fn numbers_agree_with_their_nouns_and_verbs() {
+        assert_eq!(counted(0, "node"), "0 nodes");
+        assert_eq!(counted(1, "node"), "1 node");
+        assert_eq!(counted_with_verb(1, "node"), "1 node is");
+        assert_eq!(counted_with_verb(2, "node"), "2 nodes are");
+        let parts = [(0, 1), (1, 1), (0, 2), (1, 2), (2, 2)];
+        assert_eq!(
+            parts.map(|(part, count)| part_of(part, count, "node")),
+            [
+                "0 of 1 node is",
+                "1 of 1 node is",
+                "0 of 2 nodes are",
+                "1 of 2 nodes is",
+                "2 of 2 nodes are",
+            ]
+        );
     }
 
     #[test]

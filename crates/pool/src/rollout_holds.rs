@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use machinist_base::text::{counted, counted_with_verb, join_limited};
 use machinist_kube_api::keys::{UPGRADE_CONFIG, UPGRADE_NAMESPACE, pool_annotation};
 
 use super::{
@@ -89,9 +90,9 @@ fn pending_holds(
     let target = ledger.target.unwrap_or_default();
     if ledger.rollout.is_none() {
         let message = format!(
-            "{} nodes are not on {target}, and this would be the first rollout of the pool; \
+            "{} not on {target}, and this would be the first rollout of the pool; \
              annotation {} starts it",
-            ledger.pending(),
+            counted_with_verb(ledger.pending(), "node"),
             pool_annotation::RESUME
         );
         ledger.hold(HoldReason::FirstRollout, message);
@@ -223,14 +224,15 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
         ledger.is_rollout_changed = true;
         is_new = true;
     }
-    let named = machinist_base::text::join_limited(names.iter(), MAX_NAMED_NODES);
+    let named = join_limited(names.iter(), MAX_NAMED_NODES);
     let named = if named.is_empty() {
         String::new()
     } else {
         format!(" ({named})")
     };
     let message = format!(
-        "{failures} nodes failed on {}{named}; a new config or a new value of annotation {} continues",
+        "{} failed on {}{named}; a new config or a new value of annotation {} continues",
+        counted(failures, "node"),
         rollout.target,
         pool_annotation::RESUME
     );

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use machinist_base::text::{counted_with_verb, join_limited};
 use machinist_kube_api::truncate_at_char;
 
 use super::{
@@ -165,10 +166,10 @@ impl Slots {
                 });
         let named: Vec<_> = named.collect();
         let message = format!(
-            "{} nodes are unavailable, and the limit is {}: {}",
-            named.len(),
+            "{} unavailable, and the limit is {}: {}",
+            counted_with_verb(named.len(), "node"),
             count.at_most,
-            machinist_base::text::join_limited(named.iter(), MAX_NAMED_NODES)
+            join_limited(named.iter(), MAX_NAMED_NODES)
         );
         Hold::new(reason, message)
     }

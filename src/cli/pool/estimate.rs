@@ -4,7 +4,6 @@ use clap::Args;
 
 use super::{
     phase_times::PhaseTime,
-    render::nodes_text,
     report::PoolObjects,
     rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate},
 };
@@ -14,7 +13,10 @@ use crate::cli::{
     output::wrapped,
     print_data, selector, short, start_logging_beside_a_page,
 };
-use machinist_base::{clock::Clock, text::join_limited};
+use machinist_base::{
+    clock::Clock,
+    text::{counted, join_limited},
+};
 use machinist_plan::escape_line;
 
 /// How many waves and nodes of a wave the page shows.
@@ -62,7 +64,7 @@ pub(super) fn page(estimate: &RolloutEstimate) -> String {
         "{}: {} of {} not on {target}, at most {} at once",
         estimate.pool,
         estimate.pending,
-        nodes_text(estimate.machines),
+        counted(estimate.machines, "node"),
         estimate.at_most
     );
     let mut text = wrapped("", "  ", &escape_line(&head));
@@ -77,7 +79,7 @@ pub(super) fn page(estimate: &RolloutEstimate) -> String {
     }
     let more = estimate.waves.len().saturating_sub(MAX_SHOWN_WAVES);
     if more > 0 {
-        text += &format!("  … {more} more waves\n");
+        text += &format!("  … {}\n", counted(more, "more wave"));
     }
     text += &format!("  total {}", duration(estimate.total_seconds));
     if let Some(typical) = estimate.typical_seconds {
@@ -123,6 +125,6 @@ fn wave_text(at: usize, wave: &RolloutWave) -> String {
         at + 1,
         duration(wave.starts_after_seconds),
         duration(wave.ends_after_seconds),
-        nodes_text(wave.nodes)
+        counted(wave.nodes, "node")
     )
 }

@@ -7,11 +7,14 @@ use super::{
     controller_report::{ControllerReport, ControllerState},
     grants::{GrantState, NodeGrant},
     hold_advice::{condition_advice, hold_advice},
-    render::{blocker, configs, controller_text, grant_text, nodes_text},
+    render::{blocker, configs, controller_text, grant_text},
     report::{HeldRollout, NodeRollout, PoolRollout},
 };
 use crate::cli::fleet::annotations::leading;
-use machinist_base::{reason::Reason, text::join_limited};
+use machinist_base::{
+    reason::Reason,
+    text::{counted, join_limited},
+};
 use machinist_kube_api::keys;
 use machinist_pool::{AGENT_SILENCE_LIMIT, HoldReason, age};
 use machinist_status::remedy;
@@ -204,7 +207,7 @@ fn idle_finding(idle: &[&NodeRollout], pool: &PoolRollout) -> Option<PoolFinding
     let next = first.map_or_else(String::new, |first| format!("; next: {first}"));
     let message = format!(
         "waiting for a grant: {}: {}{next}",
-        nodes_text(names.len()),
+        counted(names.len(), "node"),
         join_limited(names.iter(), MAX_IDLE_NODE_NAMES)
     );
     (!names.is_empty()).then(|| finding(None, message, ""))
@@ -235,7 +238,7 @@ fn settled(pool: &PoolRollout) -> PoolFinding {
         "pool {} is up to date: {} of {} on {target}",
         pool.name,
         pool.updated,
-        nodes_text(pool.machines)
+        counted(pool.machines, "node")
     );
     finding(None, message, "")
 }

@@ -15,7 +15,7 @@ use crate::cli::{
     },
     output::wrapped,
 };
-use machinist_base::text::join_limited;
+use machinist_base::text::{counted, join_limited};
 use machinist_plan::escape_line;
 use machinist_pool::age;
 
@@ -70,7 +70,7 @@ pub(super) fn one(report: &PoolProgress, now: Timestamp) -> String {
             "{}: {} of {} on {target}",
             pool.name,
             pool.updated,
-            nodes_text(pool.machines)
+            counted(pool.machines, "node")
         );
         text += &wrapped("", "  ", &escape_line(&head));
         for (name, value) in rows(pool, &report.controller, now) {
@@ -217,14 +217,6 @@ pub(super) fn blocker(one: &BlockedBy) -> String {
     match one.reason {
         Some(reason) => format!("{} ({reason})", one.name),
         None => one.name.clone(),
-    }
-}
-
-/// A number of nodes.
-pub(super) fn nodes_text(count: usize) -> String {
-    match count {
-        1 => "1 node".to_owned(),
-        count => format!("{count} nodes"),
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use super::{
     change::{PoolChangeOutput, change, patch_of},
     pause::resume_value,
-    render::{MAX_NAMED_NODES, nodes_text},
+    render::MAX_NAMED_NODES,
     rollback_plan::{PoolRollback, RollbackPlan, plan, target_of},
 };
 use crate::cli::{
@@ -15,7 +15,10 @@ use crate::cli::{
     output::{warn, wrapped},
     print, short, start_logging_beside_a_page,
 };
-use machinist_base::{clock::Clock, text::join_limited};
+use machinist_base::{
+    clock::Clock,
+    text::{counted, join_limited},
+};
 use machinist_cluster::Cluster;
 use machinist_kube_api::keys::pool_annotation;
 use machinist_plan::escape_line;
@@ -116,7 +119,7 @@ fn changed_nodes(plan: &RollbackPlan) -> String {
         0 => format!("No node changes: all {} are on it.", plan.machines),
         count => format!(
             "{count} of {} change: {}",
-            nodes_text(plan.machines),
+            counted(plan.machines, "node"),
             join_limited(plan.nodes.iter(), MAX_NAMED_NODES)
         ),
     }
@@ -139,6 +142,6 @@ fn message(plan: &RollbackPlan) -> String {
     format!(
         "pinned to {}, before: {from}{unpaused}{resumed}; {count} of {} change",
         plan.to,
-        nodes_text(plan.machines)
+        counted(plan.machines, "node")
     )
 }

@@ -11,7 +11,7 @@ use super::{
     change::PoolWriteArgs, decision::decision, pause::resume_value, render::MAX_NAMED_NODES,
 };
 use crate::cli::fleet::PoolNotFound;
-use machinist_base::text::join_limited;
+use machinist_base::text::{counted, join_limited};
 use machinist_cluster::{Cluster, fleet_queries, pool_commands};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 use machinist_pool::{Hold, HoldReason, PoolDecision, RolloutHistory, RolloutStart, split};
@@ -128,7 +128,11 @@ fn chosen(
         );
     }
     Err(match args.to.parse::<usize>() {
-        Ok(back) => anyhow!("pool {pool} cannot go back {back} configs; {}", listed()),
+        Ok(back) => anyhow!(
+            "pool {pool} cannot go back {}; {}",
+            counted(back, "config"),
+            listed()
+        ),
         Err(_) => anyhow!("pool {pool} has never run config {}; {}", args.to, listed()),
     })
 }
@@ -141,15 +145,15 @@ fn earlier(pools: &[PoolView], nodes: &[NodeView], name: &str) -> Vec<String> {
         return Vec::new();
     };
     let history = RolloutHistory::of(members.pool);
-    let mut counted: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for config in members
         .nodes
         .iter()
         .filter_map(|node| node.current_config())
     {
-        *counted.entry(config).or_default() += 1;
+        *counts.entry(config).or_default() += 1;
     }
-    let mut present: Vec<_> = counted.into_iter().collect();
+    let mut present: Vec<_> = counts.into_iter().collect();
     present.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let rollouts = history.rollouts.iter().map(|it| it.target.as_str());
     let completed = members.pool.status.configuration.name.as_str();

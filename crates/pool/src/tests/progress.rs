@@ -105,7 +105,7 @@ fn a_failed_canary_stops_the_rollout_until_it_is_resumed() {
     assert_eq!(server.disrupted(), ["a"], "it keeps its slot");
     let message = leader.decision(&server).pools[0].holds[0].message.clone();
     assert!(
-        message.contains("1 nodes failed") && message.contains("(a)"),
+        message.contains("1 node failed") && message.contains("(a)"),
         "{message}"
     );
     annotate(&mut server.pools[0], pool_annotation::RESUME, "2");
