@@ -53,6 +53,8 @@ pub struct PoolWrite {
     /// The grants that this write frees, with their end marks; none for those of deleted nodes and released ones. The
     /// adapter records their times in the history in the same write.
     pub freed: Vec<(Grant, Option<GrantEnd>)>,
+    /// The IDs of the grants that were not listed and that Nodes have: they were given before.
+    pub found: Vec<String>,
     /// Whether the grants were rebuilt from a live list of nodes. After success the pool counts as rebuilt.
     pub is_rebuild: bool,
     /// The rollouts that begin with this write.

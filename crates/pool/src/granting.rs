@@ -118,6 +118,7 @@ fn rebuild(
     if let Some(fence) = ledgers.get_mut(group.fence) {
         fence.is_rebuild = true;
         fence.is_changed |= !found.is_empty();
+        fence.found = found.iter().map(|grant| grant.id.clone()).collect();
         fence.grants.grants.extend(found);
     }
     false

@@ -113,6 +113,7 @@ pub(super) fn writes(group: &LimitGroup, ledgers: &[PoolLedger<'_>]) -> Vec<Acti
             grants: ledger.grants.clone(),
             rollouts: is_fence.then(rollouts),
             freed: ledger.freed.clone(),
+            found: ledger.found.clone(),
             is_rebuild: ledger.is_rebuild,
             begins: begins().filter(|_| is_fence).collect(),
             ends: ends().filter(|_| is_fence).collect(),

@@ -29,6 +29,8 @@ pub(super) struct PoolLedger<'a> {
     pub(super) holds: Vec<Hold>,
     pub(super) warnings: Vec<String>,
     pub(super) freed: Vec<(Grant, Option<GrantEnd>)>,
+    /// The IDs of grants that were found on Nodes and not in the record.
+    pub(super) found: Vec<String>,
     pub(super) is_rebuild: bool,
     pub(super) begins: Option<RolloutEdge>,
     pub(super) ends: Option<RolloutEdge>,
@@ -67,6 +69,7 @@ impl<'a> PoolLedger<'a> {
             holds: Vec::new(),
             warnings: pool.mistakes(),
             freed: Vec::new(),
+            found: Vec::new(),
             is_rebuild: false,
             begins: None,
             ends: None,

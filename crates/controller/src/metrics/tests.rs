@@ -53,6 +53,7 @@ fn write(outcomes: &[GrantOutcome]) -> PoolWrite {
         grants: PoolGrants::default(),
         rollouts: None,
         freed: ended.chain([(grant("secret-node"), None)]).collect(),
+        found: Vec::new(),
         is_rebuild: false,
         begins: Vec::new(),
         ends: vec![RolloutEdge {

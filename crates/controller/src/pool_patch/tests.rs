@@ -51,6 +51,7 @@ fn write(begins: Vec<RolloutEdge>, freed: Vec<(Grant, Option<GrantEnd>)>) -> Poo
         grants: PoolGrants::default(),
         rollouts: Some(RolloutStates::default()),
         freed,
+        found: Vec::new(),
         is_rebuild: false,
         begins,
         ends: Vec::new(),

@@ -296,6 +296,14 @@ fn grants_are_rebuilt_from_a_live_list_before_anything_is_granted() {
             .actions
             .contains(&Action::ListNodes)
     );
+    leader.listed.insert("worker".to_owned());
+    let decision = leader.decision(&server);
+    let found = decision.actions.iter().find_map(|action| match action {
+        Action::WritePool(write) => Some(write.found.clone()),
+        _ => None,
+    });
+    assert_eq!(found.unwrap(), ["g1"], "it was not granted now");
+    leader.listed.clear();
     run_leader(&mut leader, &mut server);
     let text = server.pools[0].annotation(pool_annotation::GRANTS);
     let grants = PoolGrants::parse("worker", text).unwrap().unwrap().grants;
