@@ -179,3 +179,6 @@ fn code_of(error: &anyhow::Error) -> Exit {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod advised_commands;

@@ -106,7 +106,7 @@ fn update(report: &NodeReport) -> Option<Finding> {
         (_, Some(NodeUpdateState::Working)) if let Some(held_up) = held_up(report) => Some(held_up),
         (_, Some(NodeUpdateState::Working)) => Some(Finding::plain(
             format!("update to {desired} in progress"),
-            "wait; for its phase, run machinist status on the node",
+            "wait; for its phase, on the node: machinist status",
         )),
         _ => Some(Finding::plain(
             format!(
@@ -157,10 +157,7 @@ fn pool(report: &NodeReport) -> Option<Finding> {
     let finding = match pool.paused {
         true => Finding::plain(
             format!("pool {} is paused; {target} is not rolled out", pool.name),
-            format!(
-                "kubectl patch mcp {} --type merge -p '{{\"spec\":{{\"paused\":false}}}}'",
-                pool.name
-            ),
+            format!("machinist resume --pool {}", pool.name),
         ),
         false => Finding::plain(
             format!(

@@ -64,6 +64,9 @@ const ON_THE_WAY: [(&str, &str); 3] = [
 fn findings_text(facts: NodeObjects) -> String {
     let found = super::explain::findings(&NodeReport::of(facts, now()), now());
     assert!(!found.is_empty());
+    for one in &found {
+        crate::cli::advised_commands::check(&one.advice);
+    }
     let each = found
         .iter()
         .map(|one| format!("{:?} {} → {}\n", one.reason, one.message, one.advice));
@@ -110,7 +113,7 @@ fn explain_names_why_a_pool_delays_a_node_and_the_remedy() {
         paused,
         &[
             "pool worker is paused; new is not rolled out",
-            "kubectl patch mcp worker",
+            "machinist resume --pool worker",
         ],
     );
     let asked = &[

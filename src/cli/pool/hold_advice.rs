@@ -28,7 +28,7 @@ pub(super) fn hold_advice(reason: HoldReason, pool: &str) -> String {
             "scale the workloads up, or change their disruption budgets".to_owned()
         }
         HoldReason::NodesNotEligible | HoldReason::NodesUnavailable => {
-            "repair or uncordon the nodes; machinist explain --node NAME for each".to_owned()
+            "repair or uncordon the nodes; for each one: machinist explain --node NODE".to_owned()
         }
         HoldReason::OtherGrantor => {
             "run only one controller: remove the named object or machinist's controller".to_owned()
@@ -65,5 +65,20 @@ pub(super) fn condition_advice(kind: &str) -> &'static str {
         "NotCarriedOut" => "remove the fields; the rollout proceeds without them",
         "WindowTooShort" => "lengthen the maintenance windows of the pool or of its agents",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::advised_commands::check;
+
+    #[test]
+    fn every_advice_about_a_hold_names_commands_that_exist() {
+        for reason in HoldReason::ALL {
+            let advice = hold_advice(*reason, "worker");
+            assert!(!advice.is_empty());
+            check(&advice);
+        }
     }
 }
