@@ -17,4 +17,5 @@ mod operator_condition;
 mod policies;
 mod process;
 mod renderings;
+mod skips;
 mod upgrade_time;

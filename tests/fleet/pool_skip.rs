@@ -64,7 +64,7 @@ async fn skip_undo_brings_the_node_back_into_the_rollout() {
     rollout(&server, "worker", |_| {});
     machinist(&server, &["skip", "w2"]).await;
     machinist(&server, &["skip", "w3"]).await;
-    assert_eq!(holds(&server, "worker").await, ["NodesNotEligible"]);
+    assert_eq!(holds(&server, "worker").await, ["NodesSkipped"]);
     succeeded(
         &machinist(&server, &["skip", "w2", "--undo"]).await,
         &format!("node/w2 no longer skipped: it updates to {NEW} when its turn comes"),
@@ -136,8 +136,7 @@ async fn skip_of_a_node_with_a_grant_names_what_becomes_of_the_grant() {
     let path = node_path("w2");
     annotate(&server, &path, "machinist.dev/grant", &held.to_annotation());
     let output = machinist(&server, &["skip", "w2", "--dry-run"]).await;
-    let begins = "it has grant g1 (not acknowledged), which is not withdrawn: the agent may still begin this update, \
-                  unless it is cancelled: machinist cancel w2";
+    let begins = "it has grant g1 (not acknowledged), which the controller withdraws, unless the agent acknowledges it before";
     assert!(out(&output).contains(begins), "{output:?}");
     annotate(&server, &path, "machinist.dev/grant-acknowledged", "g1");
     let document = json_of(&machinist(&server, &["skip", "w2", "-o", "json"]).await);

@@ -150,7 +150,7 @@ pub(crate) fn has_run(server: &Server, pool: &str, configs: &[&str], minutes: i6
                 ],
             },
         );
-        history.end(config, "Completed", ago(29, 0));
+        history.end(config, "Completed", &[], ago(29, 0));
     }
     let text = history.to_annotation();
     annotate(

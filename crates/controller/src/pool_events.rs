@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::rollout_view::RolloutView;
+use machinist_base::text::{counted, join_limited};
 use machinist_cluster::events::{EventSubject, Events};
 use machinist_kube_api::{EventReason, PoolView};
-use machinist_pool::{Hold, HoldReason, HoldStrength, PoolGrants, PoolWrite};
+use machinist_pool::{Hold, HoldReason, HoldStrength, MAX_SKIPPED_NODES, PoolGrants, PoolWrite};
 
 /// Emits events without waiting. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -48,7 +49,7 @@ impl PoolEvents {
                 // The event of the next rollout's beginning follows.
                 "Superseded" => {}
                 "Completed" => {
-                    let note = format!("all nodes are on {target}");
+                    let note = format!("{} on {target}", completed_by(&edge.skipped));
                     of_pool(pool, EventReason::RolloutCompleted, note);
                 }
                 code => {
@@ -79,6 +80,16 @@ impl PoolEvents {
         };
         self.0.emit(subject, reason, note);
     }
+}
+
+/// The nodes that a completed rollout has updated, with the verb.
+fn completed_by(skipped: &[String]) -> String {
+    if skipped.is_empty() {
+        return "all nodes are".to_owned();
+    }
+    let names = join_limited(skipped.iter(), MAX_SKIPPED_NODES);
+    let nodes = counted(skipped.len(), "skipped node");
+    format!("all nodes but {nodes} ({names}) are")
 }
 
 /// The failures that a write records for the first time: pool, node, and what happened.

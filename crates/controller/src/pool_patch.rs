@@ -95,7 +95,7 @@ fn updated_history(pool: &PoolView, write: &PoolWrite, now: Timestamp) -> Option
         }
     }
     for edge in write.ends.iter().filter(|it| it.pool == pool.name) {
-        history.end(&edge.target, &edge.result, now);
+        history.end(&edge.target, &edge.result, &edge.skipped, now);
     }
     for edge in write.begins.iter().filter(|it| it.pool == pool.name) {
         history.begin(&edge.target, now);

@@ -42,6 +42,7 @@ impl PoolReport {
                     | HoldReason::NotYetDue
                     | HoldReason::OutsideWindow
                     | HoldReason::CanarySoaking
+                    | HoldReason::NodesSkipped
             )
         );
         self.progress.pending > 0 && !waits_by_request

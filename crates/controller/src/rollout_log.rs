@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use machinist_base::text::counted;
 use machinist_kube_api::keys::pool_annotation;
 use machinist_pool::{Grant, NodeChange, NodePatchRequest, PoolGrants, PoolWrite};
 
@@ -43,7 +44,11 @@ pub(crate) fn log_write(write: &PoolWrite, known: Option<&str>, is_kept: bool) {
     }
     for edge in &write.ends {
         let (pool, target, result) = (&edge.pool, &edge.target, &edge.result);
-        tracing::info!("pool {pool}: the rollout of {target} has ended: {result}");
+        let skipped = match edge.skipped.len() {
+            0 => String::new(),
+            count => format!(", without {}", counted(count, "skipped node")),
+        };
+        tracing::info!("pool {pool}: the rollout of {target} has ended: {result}{skipped}");
     }
     if !is_kept {
         tracing::error!(

@@ -72,6 +72,8 @@ pub struct RolloutEdge {
     pub target: String,
     /// `Completed`, `Superseded` or the code with which the rollout was stopped; empty for a beginning.
     pub result: String,
+    /// The nodes that a completed rollout left out, by name.
+    pub skipped: Vec<String>,
 }
 
 /// A patch of a Node, which succeeds only on the version that it was decided on.

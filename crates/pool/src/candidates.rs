@@ -137,7 +137,7 @@ fn eligible(
     pools: &HashSet<&str>,
     recheck: &mut Recheck,
 ) -> Result<(), Ineligible> {
-    if member.is_skipped {
+    if member.is_left_out() {
         return Err(Ineligible::Skipped);
     }
     match member.cause {

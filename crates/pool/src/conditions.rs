@@ -1,8 +1,14 @@
 //! Computes a pool's conditions from its nodes.
 
-use super::{MachineCounts, NodePoolStatus, PoolMembers};
+use super::{
+    MachineCounts, NodePoolStatus, PoolMembers, machine_counts::target,
+    rollout_holds::MAX_NAMED_NODES,
+};
+use machinist_base::text::{join_limited, part_of};
 use machinist_kube_api::{
-    MAX_REASON_BYTES, NodeUpdateState, NodeView, PoolView, keys::pool_annotation, truncate_at_char,
+    MAX_REASON_BYTES, NodeUpdateState, NodeView, PoolView,
+    keys::{annotation, pool_annotation},
+    truncate_at_char,
 };
 
 /// One condition of a pool. The caller keeps its transition time.
@@ -24,21 +30,6 @@ const FOREIGN_DEGRADED_CONDITIONS: [&str; 2] = ["RenderDegraded", "ImageBuildDeg
 /// Returns the conditions of a pool, in the order in which they are written.
 pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<PoolCondition> {
     let pool = members.pool;
-    let updated = counts.all_updated();
-    let (target, paused) = (pool.spec.configuration.name.as_str(), pool.spec.paused);
-    let (whole, part) = match target {
-        "" => ("every node is on its config".to_owned(), "these configs"),
-        target => (format!("every node is on {target}"), target),
-    };
-    let pin = reached_pin(members);
-    let waiting = match (paused, pin) {
-        (true, _) => format!("the pool is paused; {part} is pending"),
-        (false, Some(pin)) => format!("every node is on the pinned {pin}; {part} is pending"),
-        (false, None) => format!(
-            "{} of {} nodes are on {part}",
-            counts.updated, counts.machines
-        ),
-    };
     let one = |kind, status, reason, message: &str| PoolCondition {
         kind,
         status,
@@ -58,21 +49,11 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
         Some(named) => ("NodesDegraded", named.as_str()),
         None => ("AsExpected", ""),
     };
-    let not_yet = match (paused, pin) {
-        (true, _) => "Paused",
-        (false, Some(_)) => "Pinned",
-        (false, None) => "NodesUpdating",
-    };
-    let progress = if updated { "AllNodesUpdated" } else { not_yet };
-    let text = if updated { &whole } else { &waiting };
+    let progress = progress(members, counts);
+    let (reached, text) = (progress.reason, progress.message.as_str());
     vec![
-        one("Updated", updated, progress, text),
-        one(
-            "Updating",
-            !updated && !paused && pin.is_none(),
-            progress,
-            text,
-        ),
+        one("Updated", counts.all_updated(), reached, text),
+        one("Updating", progress.is_updating, reached, text),
         one("NodeDegraded", degraded.is_some(), node_reason, nodes),
         one(
             "Degraded",
@@ -81,6 +62,63 @@ pub fn conditions(members: &PoolMembers<'_>, counts: &MachineCounts) -> Vec<Pool
             &message,
         ),
     ]
+}
+
+/// How far a pool is with its config.
+struct PoolProgress {
+    is_updating: bool,
+    reason: &'static str,
+    message: String,
+}
+
+fn progress(members: &PoolMembers<'_>, counts: &MachineCounts) -> PoolProgress {
+    let target = members.pool.spec.configuration.name.as_str();
+    let (whole, part) = match target {
+        "" => ("its config", "these configs"),
+        target => (target, target),
+    };
+    let stands = |reason, message| PoolProgress {
+        is_updating: false,
+        reason,
+        message,
+    };
+    if counts.all_updated() {
+        return stands("AllNodesUpdated", format!("every node is on {whole}"));
+    }
+    if members.pool.spec.paused {
+        return stands("Paused", format!("the pool is paused; {part} is pending"));
+    }
+    if let Some(pin) = reached_pin(members) {
+        let message = format!("every node is on the pinned {pin}; {part} is pending");
+        return stands("Pinned", message);
+    }
+    let [updated, machines] = [counts.updated, counts.machines].map(|it| it as usize);
+    let message = format!("{} on {part}", part_of(updated, machines, "node"));
+    match skipped(members, counts) {
+        Some(names) => stands("NodesSkipped", format!("{message}; skipped: {names}")),
+        None => PoolProgress {
+            is_updating: true,
+            reason: "NodesUpdating",
+            message,
+        },
+    }
+}
+
+/// The nodes that an operator skips, if all others are updated: then nothing updates.
+fn skipped(members: &PoolMembers<'_>, counts: &MachineCounts) -> Option<String> {
+    let target = target(members.pool)?;
+    let is_left_out = |node: &&&NodeView| {
+        let is_started =
+            node.desired_config() == Some(target) || node.annotation(annotation::GRANT).is_some();
+        node.annotation(annotation::SKIP_ROLLOUT) == Some(target) && !is_started
+    };
+    let left_out = members.nodes.iter().filter(is_left_out);
+    let managed = left_out.filter(|node| NodePoolStatus::of(node, Some(target)).managed);
+    let mut names: Vec<&str> = managed.map(|node| node.name.as_str()).collect();
+    names.sort_unstable();
+    let others = (counts.machines as usize).saturating_sub(names.len());
+    let are_done = counts.updated as usize == others && counts.ready == counts.updated;
+    (!names.is_empty() && are_done).then(|| join_limited(names.iter(), MAX_NAMED_NODES))
 }
 
 /// The config that the pool is pinned to, if every node runs it: newer ones wait, and nothing updates.

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Action, Decision, PoolDecision, PoolMembers, RolloutStates, UnavailableCause,
+    Action, Decision, PoolDecision, PoolMembers, RolloutEdge, RolloutStates, UnavailableCause,
     grant_placement::move_grants,
     grant_review::{IndexedNode, NodeIndex, apply, review},
     granting::{GrantReport, grant_in_group},
@@ -168,9 +168,10 @@ fn share_holds(group: &LimitGroup, ledgers: &mut [PoolLedger<'_>]) {
     }
 }
 
-/// Records that all nodes of a pool are on the target and no grant is left.
+/// Records that all nodes of a pool are on the target, but for those that an operator skips, and no grant is left.
 fn complete(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>) {
-    let is_pending = ledger.pending() > 0 || ledger.members.is_empty();
+    let is_pending = ledger.left() > 0 || ledger.members.is_empty();
+    let left_out = ledger.left_out();
     let target = ledger.target;
     let mut grants = ledger.grants.grants.iter();
     let has_grant = grants.any(|grant| grant.pool == ledger.pool.name);
@@ -182,9 +183,14 @@ fn complete(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>) {
         return;
     }
     rollout.completed = Some(inputs.now);
+    rollout.left_out = left_out.len();
     let started = rollout.started.is_some().then(|| rollout.target.clone());
     if let Some(target) = started {
-        ledger.ends = Some(ledger.edge(target, "Completed"));
+        let skipped = left_out.into_iter().map(str::to_owned).collect();
+        ledger.ends = Some(RolloutEdge {
+            skipped,
+            ..ledger.edge(target, "Completed")
+        });
     }
     ledger.is_rollout_changed |= !ledger.pool.spec.paused;
 }

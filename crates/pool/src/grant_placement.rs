@@ -113,10 +113,13 @@ fn step(
     let is_config = grant.kind == GrantKind::Config;
     let may_place = home.may_place() && indexed.pool.is_some();
     let is_outdated = is_config && home.target != Some(grant.target.as_str());
+    let is_skipped =
+        home.target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == home.target;
     if acknowledged {
         return match () {
             () if is_outdated
                 && may_place
+                && !is_skipped
                 && is_failing_on(node, &grant.target)
                 && canary_allowance(home, ledgers, inputs.now, recheck).permits() =>
             {
@@ -137,9 +140,8 @@ fn step(
     match grant.kind {
         GrantKind::Unknown(_) => GrantStep::Nothing,
         _ if inputs.other_grantor.is_some() => GrantStep::Nothing,
-        _ if expired || is_moot || has_left || (is_outdated && home.may_place()) => {
-            GrantStep::Withdraw
-        }
+        _ if expired || is_moot || has_left || (is_config && is_skipped) => GrantStep::Withdraw,
+        _ if is_outdated && home.may_place() => GrantStep::Withdraw,
         GrantKind::Config if !placed && may_place => GrantStep::Place,
         _ => GrantStep::Nothing,
     }

@@ -56,7 +56,7 @@ pub(super) fn grant_in_group(
         let Some(ledger) = ledgers.get(*at) else {
             continue;
         };
-        if ledger.target.is_none() || ledger.pending() == 0 {
+        if ledger.target.is_none() || ledger.left() == 0 {
             continue;
         }
         let found = candidates(ledger, inputs, &names, recheck);
@@ -142,7 +142,7 @@ fn hold_all(group: &LimitGroup, ledgers: &mut [PoolLedger<'_>], hold: &Hold) {
 fn wait_for_control_plane(at: usize, group: &LimitGroup, ledgers: &mut [PoolLedger<'_>]) {
     let is_arbiter = |ledger: &PoolLedger<'_>| ledger.pool.name == label::ROLE_ARBITER;
     let mut others = group.pools.iter().filter_map(|at| ledgers.get(*at));
-    let pending = others.find(|it| !is_arbiter(it) && !it.pool.spec.paused && it.pending() > 0);
+    let pending = others.find(|it| !is_arbiter(it) && !it.pool.spec.paused && it.left() > 0);
     let Some(pending) = pending.map(|it| it.pool.name.clone()) else {
         return;
     };
@@ -344,9 +344,14 @@ fn finish(
         }
         if has_granted && let Some(rollout) = &mut ledger.rollout {
             let before = rollout.clone();
-            let begins = rollout.started.is_none().then(|| rollout.target.clone());
-            if begins.is_some() {
+            // A rollout that was completed without nodes begins again for them.
+            let begins_again = rollout.completed.is_some() && rollout.left_out > 0;
+            let is_begin = rollout.started.is_none() || begins_again;
+            let begins = is_begin.then(|| rollout.target.clone());
+            if is_begin {
                 rollout.started = Some(now);
+                rollout.completed = None;
+                rollout.left_out = 0;
             }
             if round.short_window.is_some() {
                 rollout.short_window = round.short_window;

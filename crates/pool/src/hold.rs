@@ -93,6 +93,8 @@ holds! {
     GrantsFull: Waits,
     /// Nodes that are left are not ready, have a silent agent, or were tried a short time ago.
     NodesNotEligible: Waits,
+    /// Only nodes that `machinist skip` leaves out are not updated; the message names them.
+    NodesSkipped: Waits,
 }
 
 /// A reason why a pool does not grant, with the details.

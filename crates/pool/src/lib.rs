@@ -71,8 +71,8 @@ pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,
 };
 pub use rollout_history::{
-    MAX_HISTORY_BYTES, MAX_ROLLOUTS, MAX_WORST_NODES, NodeUpdate, RolloutHistory, RolloutRecord,
-    WorstNode,
+    MAX_HISTORY_BYTES, MAX_ROLLOUTS, MAX_SKIPPED_NODES, MAX_WORST_NODES, NodeUpdate,
+    RolloutHistory, RolloutRecord, WorstNode,
 };
 pub use rollout_inputs::{ClosedGate, NodeRead, PoolRead, RolloutInputs, RolloutStart};
 pub use rollout_settings::{RolloutSettings, SettingError, format_windows};

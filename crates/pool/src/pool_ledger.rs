@@ -170,12 +170,27 @@ impl<'a> PoolLedger<'a> {
         self.members.iter().filter(pending).count()
     }
 
+    /// The number of members that the rollout still has to update: those that are not on the target, without the ones
+    /// that it leaves out.
+    pub(super) fn left(&self) -> usize {
+        self.pending() - self.left_out().len()
+    }
+
+    /// The members that the rollout leaves out, because an operator skips them, by name.
+    pub(super) fn left_out(&self) -> Vec<&'a str> {
+        let members = self.members.iter().filter(|it| it.is_left_out());
+        let mut names: Vec<_> = members.map(|it| it.node.name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Describes the beginning or the end of a rollout of this pool.
     pub(super) fn edge(&self, target: String, result: &str) -> RolloutEdge {
         RolloutEdge {
             pool: self.pool.name.clone(),
             target,
             result: result.to_owned(),
+            skipped: Vec::new(),
         }
     }
 }

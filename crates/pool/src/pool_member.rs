@@ -60,6 +60,15 @@ impl<'a> PoolMember<'a> {
         }
     }
 
+    /// Whether the rollout is done without the node: an operator skips it, and it has no grant that is to end first.
+    pub(super) const fn is_left_out(&self) -> bool {
+        let has_grant = matches!(
+            self.cause,
+            Some(UnavailableCause::Granted | UnavailableCause::UnlistedGrant)
+        );
+        self.is_skipped && !self.is_on_target && !has_grant
+    }
+
     /// Whether it reports a failed update to the target.
     pub(super) fn is_failing_on_target(&self) -> bool {
         self.status.degraded && self.is_desired && !self.is_on_target

@@ -15,6 +15,9 @@ pub const MAX_ROLLOUTS: usize = 10;
 /// How many nodes each rollout names.
 pub const MAX_WORST_NODES: usize = 20;
 
+/// How many skipped nodes each rollout names.
+pub const MAX_SKIPPED_NODES: usize = 10;
+
 /// Maximum size of the history as JSON.
 pub const MAX_HISTORY_BYTES: usize = 32 * 1024;
 
@@ -76,6 +79,12 @@ pub struct RolloutRecord {
     /// `Completed`, `Superseded`, or the reason code with which it was stopped.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub result: String,
+    /// How many nodes it was completed without, because an operator skipped them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped: usize,
+    /// The first of these nodes, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped_nodes: Vec<String>,
     /// The number of ended grants, by outcome.
     #[serde(default)]
     pub outcomes: BTreeMap<String, u32>,
@@ -110,11 +119,16 @@ impl RolloutHistory {
             .unwrap_or_default()
     }
 
-    /// Begins a rollout, unless the newest one has the same target and has not ended.
+    /// Begins a rollout, unless the newest one has the same target and has not ended. One that was completed without
+    /// skipped nodes continues for these.
     pub fn begin(&mut self, target: &str, now: Timestamp) {
         let newest = self.rollouts.first_mut();
         match newest {
             Some(newest) if newest.ended.is_none() && newest.target == target => return,
+            Some(newest) if newest.target == target && newest.skipped > 0 => {
+                newest.reopen();
+                return;
+            }
             Some(newest) if newest.ended.is_none() => newest.end("Superseded", now),
             _ => {}
         }
@@ -125,6 +139,8 @@ impl RolloutHistory {
                 started: now,
                 ended: None,
                 result: String::new(),
+                skipped: 0,
+                skipped_nodes: Vec::new(),
                 outcomes: BTreeMap::new(),
                 update_times: DurationHistogram::default(),
                 phases: BTreeMap::new(),
@@ -134,11 +150,14 @@ impl RolloutHistory {
         self.rollouts.truncate(MAX_ROLLOUTS);
     }
 
-    /// Ends the newest rollout if it has this target.
-    pub fn end(&mut self, target: &str, result: &str, now: Timestamp) {
+    /// Ends the newest rollout if it has this target; `skipped` are the nodes that it left out, by name.
+    pub fn end(&mut self, target: &str, result: &str, skipped: &[String], now: Timestamp) {
         let newest = self.rollouts.first_mut();
         if let Some(newest) = newest.filter(|it| it.ended.is_none() && it.target == target) {
             newest.end(result, now);
+            newest.skipped = skipped.len();
+            let named = skipped.iter().take(MAX_SKIPPED_NODES);
+            newest.skipped_nodes = named.cloned().collect();
         }
     }
 
@@ -194,6 +213,7 @@ impl RolloutHistory {
             .find(|it| !it.phases.is_empty())
         {
             record.phases.clear();
+            record.skipped_nodes.clear();
         } else if self.rollouts.pop().is_none() {
             let had_rest = !self.rest.is_empty();
             self.rest.clear();
@@ -204,6 +224,13 @@ impl RolloutHistory {
 }
 
 impl RolloutRecord {
+    fn reopen(&mut self) {
+        self.ended = None;
+        self.result.clear();
+        self.skipped = 0;
+        self.skipped_nodes.clear();
+    }
+
     fn end(&mut self, result: &str, now: Timestamp) {
         self.ended = Some(now);
         self.result = word(result);
@@ -233,6 +260,11 @@ impl RolloutRecord {
             .sort_by(|a, b| (b.failed, b.seconds, &a.node).cmp(&(a.failed, a.seconds, &b.node)));
         self.worst.truncate(MAX_WORST_NODES);
     }
+}
+
+/// Whether a count is not written. Serde calls it with a reference.
+pub(super) const fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 fn word(text: &str) -> String {

@@ -73,14 +73,29 @@ pub(super) fn add_holds(
         );
         ledger.hold(HoldReason::Paused, message);
     }
-    if ledger.pending() == 0 {
+    if ledger.left() == 0 {
+        skipped_hold(ledger);
         return window;
     }
     pending_holds(ledger, inputs, &window, recheck);
     window
 }
 
-/// Adds the holds that matter only while nodes are not on the target.
+/// Adds the hold of a pool whose other nodes are all on the target.
+fn skipped_hold(ledger: &mut PoolLedger<'_>) {
+    let skipped = ledger.left_out();
+    if skipped.is_empty() {
+        return;
+    }
+    let message = format!(
+        "an operator skips {}: {}",
+        counted(skipped.len(), "node"),
+        join_limited(skipped.iter(), MAX_NAMED_NODES)
+    );
+    ledger.hold(HoldReason::NodesSkipped, message);
+}
+
+/// Adds the holds that matter only while nodes are to be updated.
 fn pending_holds(
     ledger: &mut PoolLedger<'_>,
     inputs: &RolloutInputs<'_>,

@@ -53,9 +53,12 @@ pub struct RolloutState {
     /// The nodes that have stepped aside, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stepped_aside: Vec<String>,
-    /// When all nodes were on the target and no grant was left.
+    /// When all nodes were on the target, or left out, and no grant was left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed: Option<Timestamp>,
+    /// How many nodes it was completed without, because an operator skipped them.
+    #[serde(default, skip_serializing_if = "super::rollout_history::is_zero")]
+    pub left_out: usize,
     /// Fields of a later version, kept unchanged.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
@@ -122,6 +125,7 @@ impl RolloutState {
             short_window: None,
             stepped_aside: Vec::new(),
             completed: None,
+            left_out: 0,
             rest: BTreeMap::new(),
         }
     }

@@ -6,6 +6,7 @@ mod properties;
 mod rollout;
 mod scale;
 mod several_pools;
+mod skips;
 mod slots;
 mod taints;
 

@@ -69,7 +69,8 @@ fn members_with_wish<'a>(
     let may_grant = ledger.may_place();
     let members = ledger.members.iter().filter(move |_| !is_frozen);
     members.map(move |member| {
-        let wanted = may_grant && !member.is_desired && ledger.target.is_some();
+        let is_to_update = !member.is_desired && !member.is_skipped;
+        let wanted = may_grant && is_to_update && ledger.target.is_some();
         (member.node, member.has_taint, wanted)
     })
 }

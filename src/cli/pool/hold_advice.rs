@@ -30,6 +30,9 @@ pub(super) fn hold_advice(reason: HoldReason, pool: &str) -> String {
         HoldReason::NodesNotEligible | HoldReason::NodesUnavailable => {
             "repair or uncordon the nodes; for each one: machinist explain --node NODE".to_owned()
         }
+        HoldReason::NodesSkipped => {
+            "wait for the next config, or end it: machinist skip NODE --undo".to_owned()
+        }
         HoldReason::OtherGrantor => {
             "run only one controller: remove the named object or machinist's controller".to_owned()
         }
@@ -80,5 +83,7 @@ mod tests {
             assert!(!advice.is_empty());
             check(&advice);
         }
+        let skipped = hold_advice(HoldReason::NodesSkipped, "worker");
+        assert!(skipped.contains("machinist skip NODE --undo"));
     }
 }

@@ -21,8 +21,7 @@ use machinist_pool::split;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The node keeps its config, and the other nodes of its pool are updated without it. The skip is for the config that \
-the pool rolls out now: the next one is rolled out to the node again. A grant that the node has already is not \
-withdrawn.
+the pool rolls out now: the next one is rolled out to the node again. A grant is withdrawn, unless the agent has acknowledged it.
 
 Examples:
   machinist skip worker-3
@@ -195,19 +194,19 @@ impl<'a> SkippedNode<'a> {
 /// What becomes of a grant that the node has; none if it no longer lets an update begin.
 fn grant_text(grant: &NodeGrant, node: &str) -> Option<String> {
     let rest = match grant.state {
-        GrantState::Acknowledged => {
-            "the agent completes this update, unless it can still be cancelled"
+        GrantState::Acknowledged => format!(
+            "which is not withdrawn: the agent completes this update, unless it can still be cancelled: \
+             machinist cancel {node}"
+        ),
+        GrantState::Recorded | GrantState::Placed => {
+            "which the controller withdraws, unless the agent acknowledges it before".to_owned()
         }
-        GrantState::Recorded
-        | GrantState::Placed
-        | GrantState::Unlisted
-        | GrantState::Occupied
-        | GrantState::Unreadable => "the agent may still begin this update, unless it is cancelled",
+        GrantState::Unlisted | GrantState::Occupied | GrantState::Unreadable => format!(
+            "which is not withdrawn: the agent may still begin this update, unless it is cancelled: \
+             machinist cancel {node}"
+        ),
         GrantState::Ended | GrantState::Recreated | GrantState::NodeMissing => return None,
     };
-    Some(format!(
-        "it has grant {} ({}), which is not withdrawn: {rest}: machinist cancel {node}",
-        grant.id,
-        grant.state.as_str()
-    ))
+    let (id, state) = (&grant.id, grant.state.as_str());
+    Some(format!("it has grant {id} ({state}), {rest}"))
 }

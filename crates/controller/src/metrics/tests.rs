@@ -60,6 +60,7 @@ fn write(outcomes: &[GrantOutcome]) -> PoolWrite {
             pool: "worker".to_owned(),
             target: "rendered-worker-0".to_owned(),
             result: "Superseded".to_owned(),
+            skipped: Vec::new(),
         }],
     }
 }

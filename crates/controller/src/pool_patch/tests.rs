@@ -40,6 +40,7 @@ fn edge(pool: &str, result: &str) -> RolloutEdge {
         pool: pool.to_owned(),
         target: "new".to_owned(),
         result: result.to_owned(),
+        skipped: Vec::new(),
     }
 }
 

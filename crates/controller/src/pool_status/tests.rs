@@ -109,7 +109,7 @@ fn conditions_of_other_writers_and_transition_times_are_kept() {
         of("ImageBuildDegraded")["lastTransitionTime"],
         "2026-01-01T00:00:00Z"
     );
-    assert_eq!(of("Updating")["message"], "1 of 2 nodes are on new");
+    assert_eq!(of("Updating")["message"], "1 of 2 nodes is on new");
     assert_eq!(of("Updating")["lastTransitionTime"], "2026-11-21T12:00:00Z");
     pool = applied(&pool, &second);
     let done = patch(&pool, &[node("b", "new")], "2026-11-21T14:00:00Z").unwrap();

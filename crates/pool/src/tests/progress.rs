@@ -311,7 +311,7 @@ fn history_keeps_ten_rollouts_within_its_size() {
         }
         history.record(&target, &update("bad", GrantOutcome::RolledBack, 1));
     }
-    history.end("rendered-13", "Completed", start());
+    history.end("rendered-13", "Completed", &[], start());
     assert_eq!(history.rollouts.len(), MAX_ROLLOUTS);
     let newest = &history.rollouts[0];
     assert_eq!(

@@ -141,10 +141,11 @@ impl Schedule {
             70..73 => *leader = Leader::start(server, leader.own_node.clone().as_deref()),
             73..90 => self.agent_step(&name),
             90..94 => server.now += minutes(i64::try_from(1 + random.below(12)).unwrap()),
-            94..96 => server
+            94 => server
                 .nodes
                 .iter_mut()
                 .for_each(|node| beat(node, server.now)),
+            95 => self.skip_node(&name),
             96 => self.change_target(),
             97 => self.move_node(&name),
             98 => self.recreate_node(&name),
@@ -223,6 +224,18 @@ impl Schedule {
         beat(node, now);
     }
 
+    /// An operator leaves a node out of the rollout, or ends that.
+    fn skip_node(&mut self, name: &str) {
+        let target = self.server.pools[0].spec.configuration.name.clone();
+        let mut nodes = self.server.nodes.iter_mut();
+        let node = nodes.find(|it| it.name == name).unwrap();
+        if node.annotations.remove(annotation::SKIP_ROLLOUT).is_none() {
+            let skip = (annotation::SKIP_ROLLOUT.to_owned(), target);
+            node.annotations.extend([skip]);
+        }
+        node.resource_version = next_version(&node.resource_version);
+    }
+
     /// Something else writes a pool.
     fn touch_pool(&mut self) {
         let at = self.random.below(self.server.pools.len());
@@ -280,6 +293,11 @@ impl Schedule {
 
     /// Runs without faults until every node is on the target.
     fn settle(&mut self) -> Result<(), String> {
+        for node in &mut self.server.nodes {
+            if node.annotations.remove(annotation::SKIP_ROLLOUT).is_some() {
+                node.resource_version = next_version(&node.resource_version);
+            }
+        }
         for round in 0..MAX_QUIET_ROUNDS {
             // An administrator resumes what failures have stopped.
             if round % 20 == 10 {
