@@ -1,8 +1,7 @@
 //! Computes a pool's conditions from its nodes.
 
 use super::{
-    MachineCounts, NodePoolStatus, PoolMembers, machine_counts::target,
-    rollout_holds::MAX_NAMED_NODES,
+    MachineCounts, NodePoolStatus, PoolMembers, hold::MAX_NAMED_NODES, machine_counts::target,
 };
 use machinist_base::text::{join_limited, part_of};
 use machinist_kube_api::{

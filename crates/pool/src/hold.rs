@@ -1,5 +1,8 @@
 //! Why a pool does not grant updates to more nodes.
 
+/// How many nodes a message names.
+pub(super) const MAX_NAMED_NODES: usize = 10;
+
 macro_rules! holds {
     ($($(#[doc = $doc:literal])+ $name:ident: $strength:ident,)+) => {
         /// Stable codes, most important first.

@@ -8,6 +8,7 @@ use machinist_kube_api::keys::{UPGRADE_CONFIG, UPGRADE_NAMESPACE, pool_annotatio
 use super::{
     Hold, HoldReason, UnavailableCause,
     estimate::node_update_time,
+    hold::MAX_NAMED_NODES,
     pool_ledger::PoolLedger,
     rollout_inputs::{Recheck, RolloutInputs, RolloutStart, later},
     rollout_window::{WindowPermit, WindowTimes},
@@ -257,9 +258,6 @@ fn stop_after_failures(ledger: &mut PoolLedger<'_>) {
     }
     ledger.hold(reason, message);
 }
-
-/// How many nodes a message names.
-pub(super) const MAX_NAMED_NODES: usize = 10;
 
 /// Returns the most important hold of a pool.
 pub(super) fn first_hold(holds: &[Hold]) -> Option<&Hold> {

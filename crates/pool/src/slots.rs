@@ -9,8 +9,8 @@ use machinist_kube_api::truncate_at_char;
 
 use super::{
     BadLimit, Grant, Hold, HoldReason, UnavailableCause, UnavailableNodes, candidates::Candidate,
-    grant::MAX_GRANTS_BYTES, limit_group::LimitGroup, pool_ledger::PoolLedger,
-    rollout_holds::MAX_NAMED_NODES,
+    grant::MAX_GRANTS_BYTES, hold::MAX_NAMED_NODES, limit_group::LimitGroup,
+    pool_ledger::PoolLedger,
 };
 
 /// How much of a pool's UID is part of the IDs of its grants.

@@ -28,7 +28,7 @@ pub(super) fn pause_and_skip(pools: &Pools) {
     };
     pools.wait_node("two", "the new config", is_updated);
     pools.wait_pool("edge", "the node that is left out", |pool| {
-        held(pool) == "NodesNotEligible"
+        held(pool) == "NodesSkipped"
             && condition(pool, "RolloutHeld")["message"]
                 .to_string()
                 .contains("three")
