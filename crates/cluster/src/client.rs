@@ -131,13 +131,31 @@ async fn of_files(files: &[PathBuf], context: Option<String>) -> Result<Config, 
         KubeconfigError::ReadConfig(why, file) => ConnectError::KubeconfigFile(file, why),
         error => ConnectError::Kubeconfig(files.to_vec(), Box::new(error)),
     };
-    let merged = merged(files).map_err(wrong)?;
+    let mut merged = merged(files).map_err(wrong)?;
+    without_proxy_variables(&mut merged);
     let options = KubeConfigOptions {
         context,
         ..KubeConfigOptions::default()
     };
     let config = Config::from_custom_kubeconfig(merged, &options).await;
-    config.map_err(wrong)
+    let mut config = config.map_err(wrong)?;
+    config.proxy_url.take_if(|it| *it == *DIRECT);
+    Ok(config)
+}
+
+/// The proxy of a cluster that has none in the kubeconfig.
+const DIRECT: &str = "http://direct.invalid/";
+
+/// Prevents kube from taking `HTTPS_PROXY` for a cluster without `proxy-url`: that variable is for notifications and other
+/// programs, and kube, which is built without proxies, could not connect at all.
+fn without_proxy_variables(kubeconfig: &mut Kubeconfig) {
+    let clusters = kubeconfig.clusters.iter_mut();
+    for cluster in clusters.filter_map(|it| it.cluster.as_mut()) {
+        let own = cluster.proxy_url.as_ref().filter(|it| !it.is_empty());
+        if own.is_none() {
+            cluster.proxy_url = Some(DIRECT.to_owned());
+        }
+    }
 }
 
 fn merged(files: &[PathBuf]) -> Result<Kubeconfig, KubeconfigError> {
