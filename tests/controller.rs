@@ -12,6 +12,7 @@ mod configs;
 mod grants;
 mod harness;
 mod leadership;
+mod notifications;
 mod objects;
 mod operator_condition;
 mod policies;

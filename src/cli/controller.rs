@@ -12,6 +12,7 @@ use clap::Args;
 use super::{
     Exit, Global, daemon,
     node_selection::{self, ClusterArgs},
+    notify_args::NotifyArgs,
     plan, start_logging,
 };
 use machinist_agent::admin::{self, ProcessProbes};
@@ -65,16 +66,20 @@ pub struct ControllerArgs {
     /// A group that configs may create, change or remove; may be repeated [default: none]
     #[arg(long = "group", value_name = "NAME")]
     pub groups: Vec<String>,
+    /// Notifications of rollouts.
+    #[command(flatten)]
+    pub notify: NotifyArgs,
 }
 
 impl ControllerArgs {
-    fn options(&self) -> ControllerOptions {
-        ControllerOptions {
+    fn options(&self) -> anyhow::Result<ControllerOptions> {
+        Ok(ControllerOptions {
             identity: self.identity.clone(),
             node: self.node_name.clone(),
             rules: plan::rules(&self.users, &self.groups),
             operator_condition: self.operator_condition.clone(),
-        }
+            webhook: self.notify.webhook()?,
+        })
     }
 }
 
@@ -88,6 +93,7 @@ pub(super) fn run(global: &Global, args: &ControllerArgs) -> anyhow::Result<Exit
 }
 
 async fn serve(args: &ControllerArgs) -> anyhow::Result<()> {
+    let options = args.options()?;
     let signals = ProcessSignals::listen()?;
     let cluster = args.reach.cluster().await?;
     let tasks = Tasks::new();
@@ -104,7 +110,7 @@ async fn serve(args: &ControllerArgs) -> anyhow::Result<()> {
     let routes = admin::process_routes(Arc::new(Probes(monitor.clone())));
     tasks.spawn("port", admin::serve(listener, routes, tasks.token()));
     let clock = Clock::system();
-    let acting = machinist_controller::run(cluster, args.options(), monitor, clock, tasks.token());
+    let acting = machinist_controller::run(cluster, options, monitor, clock, tasks.token());
     tasks.spawn("controller", acting);
     tokio::select! {
         // Both may be dropped: the tasks are ended below.

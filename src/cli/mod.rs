@@ -14,6 +14,7 @@ mod handover;
 mod kubectl_plugin;
 mod man;
 mod node_selection;
+mod notify_args;
 mod output;
 mod progress;
 mod prompt;

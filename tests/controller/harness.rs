@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use machinist_base::clock::Clock;
-use machinist_controller::{ControllerMonitor, ControllerOptions};
+use machinist_controller::{ControllerMonitor, ControllerOptions, Webhook};
 use machinist_ignition::ConfigRules;
 use machinist_testkit::WAIT_TIMEOUT;
 use tokio::{task::JoinHandle, time::Instant};
@@ -84,11 +84,22 @@ impl Lab {
         operator_condition: Option<&str>,
     ) -> Running {
         let options = ControllerOptions {
-            identity: identity.to_owned(),
-            node: None,
-            rules: ConfigRules::default(),
             operator_condition: operator_condition.map(str::to_owned),
+            ..options(identity)
         };
+        self.run(options).await
+    }
+
+    /// Starts a controller that sends notifications to this webhook.
+    pub(crate) async fn start_notifying(&self, identity: &str, webhook: Webhook) -> Running {
+        let options = ControllerOptions {
+            webhook: Some(webhook),
+            ..options(identity)
+        };
+        self.run(options).await
+    }
+
+    async fn run(&self, options: ControllerOptions) -> Running {
         let began = self.began;
         let clock = Clock::from_fn(move || now_after(began));
         let stop = CancellationToken::new();
@@ -131,6 +142,16 @@ impl Lab {
     pub(crate) fn writes(&self) -> Vec<String> {
         let all = self.server.writes().into_iter().map(|it| it.what);
         all.filter(|what| !what.contains("/leases")).collect()
+    }
+}
+
+fn options(identity: &str) -> ControllerOptions {
+    ControllerOptions {
+        identity: identity.to_owned(),
+        node: None,
+        rules: ConfigRules::default(),
+        operator_condition: None,
+        webhook: None,
     }
 }
 

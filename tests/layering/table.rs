@@ -263,8 +263,25 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside("axum", &["agent::admin"], "HTTP"),
     outside(
         "http",
-        &["cluster::response_limit"],
-        "a layer of the API server's client",
+        &[
+            "cluster::response_limit",
+            "controller::webhook",
+            "controller::webhook_route",
+            "controller::webhook_settings",
+        ],
+        "a layer of the API server's client; notifications",
+    ),
+    outside(
+        "hyper",
+        &["controller::webhook", "controller::webhook_route"],
+        "requests to the webhook",
+    ),
+    outside("hyper_rustls", &["controller::webhook_route"], "TLS"),
+    outside("hyper_util", &["controller::webhook_route"], "proxies"),
+    outside(
+        "rustls",
+        &["controller::webhook_route", "controller::webhook_settings"],
+        "TLS",
     ),
     outside(
         "prometheus_client",

@@ -9,9 +9,11 @@ use crate::{
     leader::{LeaderSettings, lead},
     lease::LeaseElection,
     monitor::ControllerMonitor,
+    notifier::{self, NotificationQueue},
     operator_condition::OperatorCondition,
     pool_events::PoolEvents,
     requests::LeaderRequests,
+    webhook::Webhook,
 };
 use machinist_base::clock::Clock;
 use machinist_cluster::{
@@ -34,6 +36,8 @@ pub struct ControllerOptions {
     pub rules: ConfigRules,
     /// The OperatorCondition with which OLM installed this controller, in the namespace of the pod.
     pub operator_condition: Option<String>,
+    /// The receiver of notifications about rollouts.
+    pub webhook: Option<Webhook>,
 }
 
 /// Runs until `stop`.
@@ -59,6 +63,11 @@ pub async fn run(
         None => None,
     };
     let defaulting = ensure_default(condition.clone(), clock.clone(), stop.clone());
+    let notifications = options.webhook.is_some().then(|| {
+        let metrics = monitor.metrics.clone();
+        Arc::new(NotificationQueue::new(clock.clone(), metrics))
+    });
+    let notifying = notify(notifications.clone(), options.webhook, stop.clone());
     let settings = LeaderSettings {
         rules: options.rules,
         own_node: options.node,
@@ -69,12 +78,23 @@ pub async fn run(
         settings,
         election,
         monitor,
-        PoolEvents::new(events),
+        PoolEvents::new(events, notifications),
         clock,
         stop,
     );
     // The reports end with the last handle of their queue.
-    tokio::join!(defaulting, acting, reporting);
+    tokio::join!(defaulting, acting, reporting, notifying);
+}
+
+/// Sends notifications, if there is a webhook. Those of a leader are sent after its leadership, too.
+async fn notify(
+    queue: Option<Arc<NotificationQueue>>,
+    webhook: Option<Webhook>,
+    stop: CancellationToken,
+) {
+    if let (Some(queue), Some(webhook)) = (queue, webhook) {
+        notifier::deliver(&queue, &webhook, stop).await;
+    }
 }
 
 /// Sees to it that the OperatorCondition has a condition, whether this process is the leader or not.

@@ -15,6 +15,7 @@ use crate::{
     failure_log::log_failure,
     inbox::Inbox,
     monitor::ControllerMonitor,
+    node_phases::NodePhases,
     operator_condition::OperatorCondition,
     policy_status::PolicyStatusWriter,
     pool_report::pool_reports,
@@ -79,6 +80,7 @@ pub(crate) async fn lead(
         own_node: settings.own_node,
         grantors: BTreeSet::new(),
         upgrades: UpgradeSchedule::default(),
+        phases: NodePhases::default(),
         known: KnownKinds::default(),
         monitor,
         clock,
@@ -158,6 +160,7 @@ struct Leader {
     /// ControllerConfigs, by name.
     grantors: BTreeSet<String>,
     upgrades: UpgradeSchedule,
+    phases: NodePhases,
     known: KnownKinds,
     monitor: ControllerMonitor,
     clock: Clock,
@@ -245,6 +248,8 @@ impl Leader {
             .rollout
             .turn(&mut self.view, &facts, &mut self.blockers, &self.requests)
             .await?;
+        let events = self.requests.events();
+        events.phases(&mut self.phases, &self.view);
         wake.extend(turn.blockers_due);
         let now = self.clock.now();
         let leadership = self.requests.leadership();

@@ -47,6 +47,14 @@ const ROLLOUT_RESULTS: [&str; 5] = [
 type Labels = Vec<(&'static str, String)>;
 type Durations = Family<Labels, Histogram, fn() -> Histogram>;
 
+/// The end of a notification about a rollout. The names are those of the label.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NotificationResult {
+    Delivered,
+    Failed,
+    Dropped,
+}
+
 /// All metrics. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
 pub(crate) struct ControllerMetrics {
@@ -56,6 +64,7 @@ pub(crate) struct ControllerMetrics {
     grants: Family<Labels, Counter>,
     render_failures: Family<Labels, Counter>,
     requests: Family<Labels, Counter>,
+    notifications: Family<Labels, Counter>,
     updates: Durations,
     decisions: Histogram,
 }
@@ -82,6 +91,8 @@ impl ControllerMetrics {
         let grants = counters("grants", "Grants that ended, by outcome");
         let render_failures = counters("render_failures", "Configs that could not be rendered");
         let requests = counters("api_requests", "Requests to the API server, by status code");
+        let help = "Notifications about rollouts, by result";
+        let notifications = counters("notifications", help);
         let new: fn() -> Histogram = || Histogram::new(UPDATE_BUCKETS);
         let updates = Durations::new_with_constructor(new);
         registry.register_with_unit(
@@ -104,6 +115,7 @@ impl ControllerMetrics {
             grants,
             render_failures,
             requests,
+            notifications,
             updates,
             decisions,
         }
@@ -202,6 +214,12 @@ impl ControllerMetrics {
             ("code", code),
         ];
         self.requests.get_or_create(&labels).inc();
+    }
+
+    /// Counts a notification.
+    pub(crate) fn notified(&self, result: NotificationResult) {
+        let labels = vec![("result", format!("{result:?}"))];
+        self.notifications.get_or_create(&labels).inc();
     }
 
     /// Measures a decision.

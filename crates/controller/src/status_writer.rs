@@ -91,8 +91,9 @@ impl StatusWriter {
                     hold.reason.as_str(),
                     hold.message
                 );
+                let target = pool.target.as_deref();
                 if let Some(pool) = view.pool(name) {
-                    events.held(pool, hold);
+                    events.held(pool, target, hold);
                 }
             }
         }

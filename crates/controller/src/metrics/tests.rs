@@ -163,6 +163,7 @@ fn documented_metrics_match_the_code() {
         .unwrap();
     let _entered = runtime.enter();
     metrics.publish(vec![report(1, Some(HoldReason::Paused))]);
+    metrics.notified(NotificationResult::Delivered);
     metrics.requested("get", "nodes", Some(200));
     let text = metrics.text().unwrap();
     let mut served = BTreeSet::new();
