@@ -3,7 +3,7 @@
 //! The budgets are recorded on the Node when its grant is placed, because the pods are gone when the grant ends, and
 //! another replica may be the leader then.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ use machinist_pool::{ClosedGate, Grant, NodeChange, RolloutSettings, grant_ends}
 
 /// How many budgets are recorded on a Node: more would not fit beside its other annotations.
 const MAX_BUDGETS: usize = 64;
+
+/// The age at which a drain that another leader has seen holds nothing back, even if the pool sets no timeout.
+const MAX_UNSEEN_DRAIN_AGE: SignedDuration = SignedDuration::from_hours(24);
 
 /// How many budgets a message names.
 const MAX_NAMED_BUDGETS: usize = 5;
@@ -56,8 +59,10 @@ pub(crate) struct BudgetGates {
 pub(crate) struct BudgetRecovery {
     /// The last drain of each Node, and the version of the Node that it was read from.
     drains: HashMap<String, (String, Option<EndedDrain>)>,
-    /// Grants whose budgets were reported as not recovered in time.
-    reported: BTreeSet<String>,
+    /// Grants whose budgets this process has waited for.
+    waited: HashSet<String>,
+    /// Grants whose budgets have recovered, or were waited for long enough.
+    settled: HashSet<String>,
     is_forbidden: bool,
 }
 
@@ -110,35 +115,38 @@ impl BudgetRecovery {
         now: Timestamp,
     ) -> BudgetGates {
         self.read_drains(view.nodes());
+        let timeouts = timeouts(view);
         let mut gates = BudgetGates::default();
         let mut reasons: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         for (node, (_, drain)) in &self.drains {
             let Some(drain) = drain else { continue };
-            let Some(pool) = view.pool(&drain.pool) else {
+            let Some(timeout) = timeouts.get(drain.pool.as_str()) else {
                 continue;
             };
-            // A pool whose settings cannot be used grants nothing.
-            let Ok(settings) = RolloutSettings::of(pool) else {
-                continue;
-            };
-            let limit = settings.budget_recovery_timeout;
-            let open_at = limit.and_then(|limit| drain.ended.checked_add(limit).ok());
-            if limit == Some(SignedDuration::ZERO) {
+            if self.settled.contains(&drain.grant) {
                 continue;
             }
             let known = drain.budgets.iter();
             let known = known.filter_map(|name| blockers.budget(name));
             let pending = known.filter(|it| !it.has_recovered());
             let pending: Vec<_> = pending.map(|it| describe(it, node)).collect();
+            let has_waited = self.waited.contains(&drain.grant);
+            // Whether the budgets of an old drain had recovered before, a new leader does not know.
+            let limit = timeout.or((!has_waited).then_some(MAX_UNSEEN_DRAIN_AGE));
+            let open_at = limit.and_then(|limit| drain.ended.checked_add(limit).ok());
             if pending.is_empty() {
-                continue;
-            }
-            if open_at.is_none_or(|at| now < at) {
+                self.settled.insert(drain.grant.clone());
+            } else if open_at.is_none_or(|at| now < at) {
+                self.waited.insert(drain.grant.clone());
                 reasons.entry(&drain.pool).or_default().extend(pending);
-                gates.next_opening = open_at.into_iter().chain(gates.next_opening.take()).min();
-            } else if self.reported.insert(drain.grant.clone()) {
-                let all = join_limited(pending.iter(), MAX_NAMED_BUDGETS);
-                gates.overdue.push((drain.pool.clone(), all));
+                let openings = open_at.into_iter().chain(gates.next_opening);
+                gates.next_opening = openings.min();
+            } else {
+                self.settled.insert(drain.grant.clone());
+                if has_waited {
+                    let all = join_limited(pending.iter(), MAX_NAMED_BUDGETS);
+                    gates.overdue.push((drain.pool.clone(), all));
+                }
             }
         }
         gates.closed = reasons
@@ -163,13 +171,22 @@ impl BudgetRecovery {
             drains.insert(node.name.clone(), entry);
         }
         self.drains = drains;
-        if !self.reported.is_empty() {
-            let grants = self.drains.values().flat_map(|(_, drain)| drain);
-            let grants: BTreeSet<_> = grants.map(|drain| drain.grant.as_str()).collect();
-            self.reported
-                .retain(|grant| grants.contains(grant.as_str()));
-        }
+        let grants = self.drains.values().flat_map(|(_, drain)| drain);
+        let grants: HashSet<_> = grants.map(|drain| drain.grant.as_str()).collect();
+        self.waited.retain(|grant| grants.contains(grant.as_str()));
+        self.settled.retain(|grant| grants.contains(grant.as_str()));
     }
+}
+
+/// How long each pool's grants wait for budgets, `None` for as long as it takes; without the pools that do not wait, and
+/// those whose settings cannot be used, which grant nothing.
+fn timeouts(view: &RolloutView) -> BTreeMap<&str, Option<SignedDuration>> {
+    let all = view.pools().iter().filter_map(|pool| {
+        let settings = RolloutSettings::of(pool).ok()?;
+        Some((pool.name.as_str(), settings.budget_recovery_timeout))
+    });
+    all.filter(|(_, timeout)| *timeout != Some(SignedDuration::ZERO))
+        .collect()
 }
 
 fn recorded(node: &NodeView) -> Option<GrantBudgets> {

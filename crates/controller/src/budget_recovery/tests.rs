@@ -105,13 +105,39 @@ fn a_gate_is_closed_until_the_budgets_of_each_drain_have_recovered() {
 
 #[test]
 fn a_drain_is_reported_once_when_its_time_is_over() {
-    let view = view(vec![drained("a", &["shop/web"], 10)], "");
+    let view = view(vec![drained("a", &["shop/web"], 9)], "");
     let mut recovery = BudgetRecovery::default();
     let budgets = budgets(&[("web", 1)]);
-    let gates = recovery.gates(&view, &budgets, now());
+    assert_eq!(recovery.gates(&view, &budgets, now()).closed.len(), 1);
+    let later = now() + SignedDuration::from_mins(1);
+    let gates = recovery.gates(&view, &budgets, later);
     assert!(gates.closed.is_empty());
     assert_eq!(gates.overdue.len(), 1, "{gates:?}");
-    assert!(recovery.gates(&view, &budgets, now()).overdue.is_empty());
+    assert!(recovery.gates(&view, &budgets, later).overdue.is_empty());
+}
+
+#[test]
+fn an_old_drain_that_another_leader_has_seen_is_neither_waited_for_nor_reported() {
+    let unhealthy = budgets(&[("web", 1)]);
+    for (timeout, minutes) in [("", 10), ("never", 24 * 60)] {
+        let view = view(vec![drained("a", &["shop/web"], minutes)], timeout);
+        let gates = BudgetRecovery::default().gates(&view, &unhealthy, now());
+        assert!(gates.closed.is_empty(), "{timeout}: {gates:?}");
+        assert!(gates.overdue.is_empty(), "{timeout}: {gates:?}");
+    }
+}
+
+#[test]
+fn a_budget_that_has_recovered_holds_nothing_back_when_it_degrades_later() {
+    let view = view(vec![drained("a", &["shop/web"], 1)], "never");
+    let mut recovery = BudgetRecovery::default();
+    let closed = |recovery: &mut BudgetRecovery, healthy| {
+        let budgets = budgets(&[("web", healthy)]);
+        recovery.gates(&view, &budgets, now()).closed.len()
+    };
+    assert_eq!(closed(&mut recovery, 2), 1);
+    assert_eq!(closed(&mut recovery, 3), 0);
+    assert_eq!(closed(&mut recovery, 2), 0);
 }
 
 #[test]
