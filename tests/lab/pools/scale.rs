@@ -96,7 +96,11 @@ fn apply_objects(cluster: &Cluster) {
 
 #[test]
 fn a_large_pool_is_rolled_out_with_few_requests_and_little_memory() {
-    let nodes = rounds(200, 5000);
+    let set = std::env::var("MACHINIST_LAB_NODES").ok();
+    let nodes = set.map_or_else(
+        || rounds(200, 5000),
+        |text| text.parse().expect("a number of nodes"),
+    );
     let cluster = Cluster::start(&lab().version);
     // No node lifecycle: the simulated kubelets renew no leases.
     cluster.stop_controllers();
@@ -107,7 +111,12 @@ fn a_large_pool_is_rolled_out_with_few_requests_and_little_memory() {
     command.arg(&admin).arg(nodes.to_string());
     let _agents = Beside::start(command, &agents_log);
     let said = || fs::read_to_string(&agents_log).unwrap();
+    let begun = Instant::now();
     wait::until("the nodes", ROLLOUT, || said().contains("created"));
+    println!(
+        "lab: figure: {nodes} nodes created in {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
 
     let mut command = cluster.beside(installed::binary());
     command.args(["controller", "--listen", "127.0.0.1:10481", "--kubeconfig"]);
