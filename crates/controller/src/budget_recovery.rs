@@ -67,7 +67,7 @@ pub(crate) struct BudgetRecovery {
 }
 
 impl BudgetRecovery {
-    /// Returns the value of the Node's annotation if a grant is about to be placed; `None` if it stays as it is.
+    /// Returns the value of the Node's annotation if a grant is about to be placed; `None` if it does not change.
     pub(crate) async fn budgets_of_grant(
         &mut self,
         node: &NodeView,

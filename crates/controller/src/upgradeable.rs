@@ -57,7 +57,7 @@ impl Upgradeable {
         }
     }
 
-    /// Whether a condition of the API server says the same.
+    /// Whether a condition of the API server is the same.
     pub(crate) fn is_same(&self, known: &Value) -> bool {
         known["status"] == self.status()
             && known["reason"] == self.reason

@@ -126,7 +126,7 @@ impl DisruptionBudget {
         self.namespace == pod.id.namespace && self.selector.matches(&pod.labels)
     }
 
-    /// Whether its pods are back after a drain: it allows a disruption again, or has as many healthy pods as it can
+    /// Whether it has recovered from a drain: it allows a disruption again, or has as many healthy pods as it can
     /// ever have.
     pub fn has_recovered(&self) -> bool {
         self.counts.is_some_and(|counts| {
