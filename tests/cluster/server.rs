@@ -156,6 +156,7 @@ impl Server {
     pub(crate) fn restore(&self, path: &str, mut object: Value) {
         self.inside(|inside| {
             inside.version = 1;
+            inside.history.clear();
             object["metadata"]["resourceVersion"] = json!("1");
             inside.objects.insert(path.to_owned(), object);
         });
@@ -309,8 +310,9 @@ impl Inside {
     }
 
     pub(crate) fn remove(&mut self, path: &str) {
-        let gone = self.objects.remove(path).unwrap();
+        let mut gone = self.objects.remove(path).unwrap();
         self.version += 1;
+        gone["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.tell(path, "DELETED", &gone);
     }
 
@@ -386,12 +388,10 @@ impl Server {
     fn watch(&self, path: &str, query: &str) -> Response {
         let (lines, stream) = mpsc::unbounded_channel();
         self.inside(|inside| {
-            if inside.collections.contains(path) {
-                let from = collections::version(query);
-                let missed = inside.history.iter().filter(|it| it.0 > from);
-                for (_, _, line) in missed.filter(|it| is_in(path, &it.1)) {
-                    let _ = lines.send(Ok(line.clone()));
-                }
+            let from = collections::version(query);
+            let missed = inside.history.iter().filter(|it| it.0 > from);
+            for (_, _, line) in missed.filter(|it| is_in(path, &it.1)) {
+                let _ = lines.send(Ok(line.clone()));
             }
             inside.watches.push((path.to_owned(), lines));
         });
