@@ -3,7 +3,10 @@
 //! The budgets are recorded on the Node when its grant is placed, because the pods are gone when the grant ends, and
 //! another replica may be the leader then.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -63,13 +66,14 @@ pub(crate) struct BudgetRecovery {
     waited: HashSet<String>,
     /// Grants whose budgets have recovered, or were waited for long enough.
     settled: HashSet<String>,
-    is_forbidden: bool,
+    /// Whether it was logged that the pods of a Node cannot be read.
+    is_forbidden: AtomicBool,
 }
 
 impl BudgetRecovery {
     /// Returns the value of the Node's annotation if a grant is about to be placed; `None` if it does not change.
     pub(crate) async fn budgets_of_grant(
-        &mut self,
+        &self,
         node: &NodeView,
         change: &NodeChange,
         blockers: &EvictionBlockers,
@@ -91,8 +95,8 @@ impl BudgetRecovery {
             Ok(pods) => pods,
             Err(error) if error.is_forbidden() || error.is_not_found() => {
                 // Then nothing waits for budgets.
-                log_failure(&error, !self.is_forbidden);
-                self.is_forbidden = true;
+                let is_known = self.is_forbidden.swap(true, Ordering::Relaxed);
+                log_failure(&error, !is_known);
                 return Ok(None);
             }
             Err(error) => return Err(error),

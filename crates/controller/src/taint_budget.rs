@@ -30,8 +30,8 @@ impl TaintBudget {
         MAX_TAINT_PATCHES_PER_SECOND.saturating_sub(self.used)
     }
 
-    /// Records one patch.
-    pub(crate) fn take(&mut self) {
-        self.used += 1;
+    /// Records patches.
+    pub(crate) fn take(&mut self, patches: usize) {
+        self.used += patches;
     }
 }
