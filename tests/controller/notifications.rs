@@ -161,7 +161,7 @@ async fn holds_and_failures_are_reported_with_their_codes() {
     lab.acknowledge(&node);
     lab.until("the beginning", |_| receiver.heard().len() == 3)
         .await;
-    lab.end(&node, GrantOutcome::RolledBack, "UnitFailed");
+    lab.end(&node, GrantOutcome::RolledBack, "UnitDied");
     lab.until("the stop", |_| {
         receiver.rows().contains(&"RolloutStopped".to_owned())
     })
@@ -170,7 +170,7 @@ async fn holds_and_failures_are_reported_with_their_codes() {
     let failed = heard.iter().find(|it| it["event"] == "NodeFailed").unwrap();
     assert_eq!(
         (&failed["node"], &failed["reason"]),
-        (&json!(node), &json!("UnitFailed"))
+        (&json!(node), &json!("UnitDied"))
     );
     let stopped = heard
         .iter()

@@ -41,7 +41,7 @@ impl PoolEvents {
 
     /// Reports what a write of a pool's record has begun and ended; `known` are the grants before it.
     pub(crate) fn wrote(&self, write: &PoolWrite, known: Option<&str>, view: &RolloutView) {
-        for event in rollout_event::of_write(write, known) {
+        for event in rollout_event::of_write(write, known, view) {
             let pool = view.pool(&event.pool);
             self.report(event, pool);
         }

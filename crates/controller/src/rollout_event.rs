@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use machinist_base::text::{counted, join_limited};
-use machinist_kube_api::EventReason;
+use crate::rollout_view::RolloutView;
+use machinist_base::{
+    reason::Reason,
+    text::{counted, join_limited},
+};
+use machinist_kube_api::{EventReason, NodeView, keys::protocol};
 use machinist_pool::{
     Grant, GrantEnd, GrantOutcome, Hold, HoldReason, HoldStrength, MAX_SKIPPED_NODES, PoolGrants,
     PoolWrite, RolloutEdge,
@@ -117,8 +121,19 @@ pub(crate) fn of_hold(pool: &str, target: Option<&str>, hold: &Hold) -> Option<R
     })
 }
 
-/// The events of a write of a pool's record, in their order; `known` are the grants before it.
-pub(crate) fn of_write(write: &PoolWrite, known: Option<&str>) -> Vec<RolloutEvent> {
+/// The code of the failure that a Node reports; `None` if it reports none, such as while its machine does not come back
+/// from a reboot.
+pub(crate) fn failure_code(node: &NodeView) -> Option<&'static str> {
+    let (code, _) = node.annotation(protocol::REASON)?.split_once(':')?;
+    Reason::named(code).map(Reason::as_str)
+}
+
+/// The events of a write of a pool's record, in their order; `known` are the grants before it, and `view` has the Nodes.
+pub(crate) fn of_write(
+    write: &PoolWrite,
+    known: Option<&str>,
+    view: &RolloutView,
+) -> Vec<RolloutEvent> {
     let known = PoolGrants::parse(&write.pool, known).ok().flatten();
     let known = known.map(|it| it.grants).unwrap_or_default();
     let known: BTreeMap<&str, &Grant> = known.iter().map(|it| (it.id.as_str(), it)).collect();
@@ -145,10 +160,8 @@ pub(crate) fn of_write(write: &PoolWrite, known: Option<&str>) -> Vec<RolloutEve
     }
     for grant in write.grants.grants.iter().filter(|it| it.failed) {
         if !was_failed(grant) {
-            let (node, target) = (&grant.node, &grant.target);
-            let message = format!("node {node} failed on {target} and keeps its slot");
-            let kind = RolloutEventKind::NodeFailed;
-            found.push(RolloutEvent::of_grant(kind, grant, message));
+            let node = view.node(&grant.node).filter(|it| it.uid == grant.uid);
+            found.push(node_failed(grant, node.and_then(failure_code)));
         }
     }
     // The event of the next rollout's beginning follows one that was superseded.
@@ -165,6 +178,15 @@ fn node_started(grant: &Grant) -> RolloutEvent {
     let (node, target) = (&grant.node, &grant.target);
     let message = format!("node {node} has begun its update to {target}");
     RolloutEvent::of_grant(RolloutEventKind::NodeStarted, grant, message)
+}
+
+/// The event of a node that failed and keeps its slot.
+fn node_failed(grant: &Grant, code: Option<&str>) -> RolloutEvent {
+    let (node, target) = (&grant.node, &grant.target);
+    let why = code.map(|code| format!(": {code}")).unwrap_or_default();
+    let message = format!("node {node} failed on {target} and keeps its slot{why}");
+    let kind = RolloutEventKind::NodeFailed;
+    RolloutEvent::of_grant(kind, grant, message).because(code.unwrap_or_default())
 }
 
 /// The event of an end mark; `None` if nothing has happened on the node, or if it was reported before.

@@ -49,7 +49,7 @@ fn ended(node: &str, outcome: GrantOutcome, reason: &str) -> (Grant, Option<Gran
 /// Kind, node and reason of each event.
 fn shown(write: &PoolWrite, known: Vec<Grant>) -> Vec<(RolloutEventKind, String, String)> {
     let known = record(known).to_annotation();
-    let events = of_write(write, Some(&known)).into_iter();
+    let events = of_write(write, Some(&known), &RolloutView::default()).into_iter();
     let shown = events.map(|it| {
         let node = it.node.unwrap_or_default();
         (it.kind, node, it.reason.unwrap_or_default())
@@ -74,7 +74,7 @@ fn an_acknowledgement_is_reported_once() {
 fn ends_are_reported_with_their_codes_and_a_beginning_that_was_not_seen() {
     let freed = vec![
         ended("a", GrantOutcome::Done, ""),
-        ended("b", GrantOutcome::Failed, "UnitFailed"),
+        ended("b", GrantOutcome::Failed, "UnitDied"),
         ended("c", GrantOutcome::RolledBack, ""),
         ended("d", GrantOutcome::Cancelled, ""),
         ended("e", GrantOutcome::Declined, ""),
@@ -85,7 +85,7 @@ fn ends_are_reported_with_their_codes_and_a_beginning_that_was_not_seen() {
     let expected = [
         row(NodeStarted, "a", ""),
         row(NodeDone, "a", ""),
-        row(NodeFailed, "b", "UnitFailed"),
+        row(NodeFailed, "b", "UnitDied"),
         row(NodeFailed, "c", "RolledBack"),
         row(NodeCancelled, "d", ""),
     ];
@@ -100,8 +100,40 @@ fn a_failure_that_keeps_its_slot_is_reported_once() {
     let expected = [row(NodeFailed, "a", "")];
     assert_eq!(shown(&first, vec![grant("a", true)]), expected);
     assert_eq!(shown(&first, vec![failed.clone()]), []);
-    let freed = vec![ended("a", GrantOutcome::Failed, "UnitFailed")];
+    let freed = vec![ended("a", GrantOutcome::Failed, "UnitDied")];
     assert_eq!(shown(&write(Vec::new(), freed), vec![failed]), []);
+}
+
+#[test]
+fn a_failure_that_keeps_its_slot_is_reported_with_the_code_that_the_node_reports() {
+    let mut failed = grant("a", true);
+    failed.failed = true;
+    let first = write(vec![failed], Vec::new());
+    let known = record(vec![grant("a", true)]).to_annotation();
+    for (text, uid, code) in [
+        ("UnitDied: unit a.service failed", "first", "UnitDied"),
+        ("UnitDied: unit a.service failed", "second", ""),
+        ("a text: of another daemon", "first", ""),
+        ("", "first", ""),
+    ] {
+        let reason = (protocol::REASON.to_owned(), text.to_owned());
+        let node = NodeView {
+            name: "a".to_owned(),
+            uid: uid.to_owned(),
+            annotations: [reason].into(),
+            ..NodeView::default()
+        };
+        let mut view = RolloutView::default();
+        view.put_node("a", Some(node));
+        let events = of_write(&first, Some(&known), &view);
+        let codes: Vec<_> = events.iter().map(|it| it.reason.as_deref()).collect();
+        assert_eq!(
+            codes,
+            [Some(code).filter(|it| !it.is_empty())],
+            "{text:?}, {uid}"
+        );
+        assert!(events[0].message.ends_with(code), "{}", events[0].message);
+    }
 }
 
 #[test]
@@ -125,7 +157,7 @@ fn the_end_of_a_rollout_precedes_the_beginning_of_the_next_one() {
         row(RolloutStarted, "", ""),
     ];
     assert_eq!(shown(&both, Vec::new()), expected);
-    let events = of_write(&both, None);
+    let events = of_write(&both, None, &RolloutView::default());
     assert_eq!(
         events[1].message,
         "the rollout of three was stopped: CanaryFailed"
