@@ -263,59 +263,69 @@ impl Collector for LeaderCollector {
         let help = "Whether this process is the leader";
         let single = encoder.encode_descriptor("is_leader", help, None, MetricType::Gauge)?;
         ConstGauge::new(i64::from(leader.is_leader)).encode(single)?;
-        let pools = &leader.pools;
-        let counts = pools.iter().flat_map(|(it, _)| {
-            let counts = [
-                ("total", it.counts.machines),
-                ("updated", it.counts.updated),
-                ("ready", it.counts.ready),
-                ("unavailable", it.counts.unavailable),
-                ("degraded", it.counts.degraded),
-            ];
-            let one = |(state, count)| (of_pool(&it.pool, "state", state), i64::from(count));
-            counts.map(one)
-        });
-        gauge(
-            &mut encoder,
-            ("pool_machines", None),
-            "Nodes of the pool, by state",
-            counts,
-        )?;
-        let named = |it: &PoolReport| vec![("pool", it.pool.clone())];
-        let grants = pools.iter().map(|(it, _)| {
-            let count = it.progress.grants.len();
-            (named(it), i64::try_from(count).unwrap_or(i64::MAX))
-        });
-        gauge(
-            &mut encoder,
-            ("pool_grants", None),
-            "Open grants of the pool's nodes",
-            grants,
-        )?;
-        let held = pools.iter().filter_map(|(it, _)| {
-            let reason = it.hold.filter(|_| it.is_held)?.as_str();
-            Some((of_pool(&it.pool, "reason", reason), 1))
-        });
-        let help = "Why the pool's rollout waits; always 1, absent while it does not";
-        gauge(&mut encoder, ("pool_held", None), help, held)?;
-        let targets = pools.iter().filter_map(|(it, _)| {
-            let target = it.progress.target.as_deref()?;
-            Some((of_pool(&it.pool, "config", target), 1))
-        });
-        let help = "The config that the pool is to run; always 1";
-        gauge(&mut encoder, ("pool_target_info", None), help, targets)?;
-        let stuck = pools.iter().map(|(it, since)| {
-            let stuck = since.elapsed().as_secs() * u64::from(it.is_to_proceed());
-            (named(it), i64::try_from(stuck).unwrap_or(i64::MAX))
-        });
-        let help = "Time since the last step of a rollout that is to proceed";
-        gauge(
-            &mut encoder,
-            ("pool_stuck", Some(&Unit::Seconds)),
-            help,
-            stuck,
-        )
+        encode_nodes(&mut encoder, &leader.pools)?;
+        encode_rollouts(&mut encoder, &leader.pools)
     }
+}
+
+fn labels_of(report: &PoolReport) -> Labels {
+    vec![("pool", report.pool.clone())]
+}
+
+/// Encodes how many nodes and grants the pools have.
+fn encode_nodes(
+    encoder: &mut DescriptorEncoder<'_>,
+    pools: &[(PoolReport, Instant)],
+) -> fmt::Result {
+    let counts = pools.iter().flat_map(|(it, _)| {
+        let counts = [
+            ("total", it.counts.machines),
+            ("updated", it.counts.updated),
+            ("ready", it.counts.ready),
+            ("unavailable", it.counts.unavailable),
+            ("degraded", it.counts.degraded),
+        ];
+        let one = |(state, count)| (of_pool(&it.pool, "state", state), i64::from(count));
+        counts.map(one)
+    });
+    let help = "Nodes of the pool, by state";
+    gauge(encoder, ("pool_machines", None), help, counts)?;
+    let counted =
+        |it: &PoolReport, count| (labels_of(it), i64::try_from(count).unwrap_or(i64::MAX));
+    let grants = pools
+        .iter()
+        .map(|(it, _)| counted(it, it.progress.grants.len()));
+    let help = "Open grants of the pool's nodes";
+    gauge(encoder, ("pool_grants", None), help, grants)?;
+    let ambiguous = pools.iter().map(|(it, _)| counted(it, it.ambiguous));
+    let help = "Nodes of the pool that other pools select, too";
+    gauge(encoder, ("pool_ambiguous_nodes", None), help, ambiguous)
+}
+
+/// Encodes what the rollouts of the pools do.
+fn encode_rollouts(
+    encoder: &mut DescriptorEncoder<'_>,
+    pools: &[(PoolReport, Instant)],
+) -> fmt::Result {
+    let held = pools.iter().filter_map(|(it, _)| {
+        let reason = it.hold.filter(|_| it.is_held)?.as_str();
+        Some((of_pool(&it.pool, "reason", reason), 1))
+    });
+    let help = "Why the pool's rollout waits; always 1, absent while it does not";
+    gauge(encoder, ("pool_held", None), help, held)?;
+    let targets = pools.iter().filter_map(|(it, _)| {
+        let target = it.progress.target.as_deref()?;
+        Some((of_pool(&it.pool, "config", target), 1))
+    });
+    let help = "The config that the pool is to run; always 1";
+    gauge(encoder, ("pool_target_info", None), help, targets)?;
+    let stuck = pools.iter().map(|(it, since)| {
+        let stuck = since.elapsed().as_secs() * u64::from(it.is_to_proceed());
+        (labels_of(it), i64::try_from(stuck).unwrap_or(i64::MAX))
+    });
+    let help = "Time since the last step of a rollout that is to proceed";
+    let name = ("pool_stuck", Some(&Unit::Seconds));
+    gauge(encoder, name, help, stuck)
 }
 
 fn gauge(

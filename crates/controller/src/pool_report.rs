@@ -11,6 +11,8 @@ use machinist_pool::{Decision, Grant, HoldReason, MachineCounts, PoolGrants, spl
 pub(crate) struct PoolReport {
     pub(crate) pool: String,
     pub(crate) counts: MachineCounts,
+    /// How many of its nodes other pools select, too.
+    pub(crate) ambiguous: usize,
     /// The most important hold, if nodes are left, also while the rollout proceeds.
     pub(crate) hold: Option<HoldReason>,
     /// Whether the rollout is held, as in its condition.
@@ -73,6 +75,7 @@ pub(crate) fn pool_reports(view: &RolloutView, decision: &Decision) -> Vec<PoolR
         Some(PoolReport {
             pool: name.to_owned(),
             counts: MachineCounts::of(members),
+            ambiguous: members.ambiguous.len(),
             hold: condition.and_then(|it| HoldReason::named(it.reason)),
             is_held: condition.is_some_and(|it| it.status),
             progress: RolloutProgress {
@@ -83,4 +86,48 @@ pub(crate) fn pool_reports(view: &RolloutView, decision: &Decision) -> Vec<PoolR
         })
     });
     each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machinist_kube_api::{NodeView, PoolView};
+
+    #[test]
+    fn a_custom_role_on_a_control_plane_node_is_reported_for_its_pool() {
+        let role = |role: &str| format!("node-role.kubernetes.io/{role}");
+        let mut view = RolloutView::default();
+        for name in ["infra", "master"] {
+            let mut pool = PoolView {
+                name: name.to_owned(),
+                ..PoolView::default()
+            };
+            let labels = &mut pool.spec.node_selector.match_labels;
+            labels.insert(role(name), String::new());
+            view.put_pool(name, Some(pool));
+        }
+        for (name, roles) in [
+            ("a", &["master", "infra"][..]),
+            ("b", &["master"]),
+            ("c", &["infra"]),
+        ] {
+            let node = NodeView {
+                name: name.to_owned(),
+                labels: roles.iter().map(|it| (role(it), String::new())).collect(),
+                ..NodeView::default()
+            };
+            view.put_node(name, Some(node));
+        }
+        let decision = machinist_pool::decide(&view.inputs(jiff::Timestamp::UNIX_EPOCH));
+        let reports = pool_reports(&view, &decision);
+        let shown: Vec<_> = reports
+            .iter()
+            .map(|it| (it.pool.as_str(), it.ambiguous))
+            .collect();
+        assert_eq!(shown, [("infra", 0), ("master", 1)]);
+        let warnings = decision.pools.iter().map(|it| it.warnings.as_slice());
+        let named =
+            "node a is selected by several pools; it is counted in pool master, not in infra";
+        assert_eq!(warnings.collect::<Vec<_>>(), [&[][..], &[named.to_owned()]]);
+    }
 }

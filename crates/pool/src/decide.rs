@@ -74,7 +74,7 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
         actions.extend(groups.iter().flat_map(|group| writes(group, &ledgers)));
     }
     Decision {
-        pools: decisions(&ledgers, &reports, &split.warnings),
+        pools: decisions(&ledgers, &reports),
         actions: in_order(actions),
         recheck: recheck.earliest(),
     }
@@ -198,7 +198,6 @@ fn complete(ledger: &mut PoolLedger<'_>, inputs: &RolloutInputs<'_>) {
 fn decisions(
     ledgers: &[PoolLedger<'_>],
     reports: &HashMap<usize, GrantReport>,
-    warnings: &[String],
 ) -> Vec<PoolDecision> {
     // Pools of one limit record their grants on one of them.
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
@@ -208,10 +207,8 @@ fn decisions(
         let report = reports.get(&at);
         let mut holds = ledger.holds.clone();
         holds.sort();
-        let of_pool = format!("in pool {}, not", ledger.pool.name);
-        let mut all = ledger.warnings.clone();
-        all.extend(warnings.iter().filter(|it| it.contains(&of_pool)).cloned());
-        all.sort();
+        let mut warnings = ledger.warnings.clone();
+        warnings.sort();
         PoolDecision {
             pool: ledger.pool.name.clone(),
             target: ledger.target.map(str::to_owned),
@@ -221,7 +218,7 @@ fn decisions(
                 updating.contains(ledger.pool.name.as_str()),
                 report.is_some_and(|it| it.is_window_too_short),
             ),
-            warnings: all,
+            warnings,
             pending: ledger.pending(),
             next: report.map(|it| it.next.clone()).unwrap_or_default(),
             is_any_blocked: report.is_some_and(|it| it.is_any_blocked),

@@ -105,6 +105,8 @@ pub struct PoolMembers<'a> {
     pub pool: &'a PoolView,
     /// Its nodes, in input order.
     pub nodes: Vec<&'a NodeView>,
+    /// A warning for each of its nodes that other pools select, too.
+    pub ambiguous: Vec<String>,
 }
 
 /// All nodes, grouped by pool.
@@ -114,8 +116,6 @@ pub struct NodesByPool<'a> {
     pub pools: Vec<PoolMembers<'a>>,
     /// Nodes that are in no pool.
     pub without: Vec<&'a NodeView>,
-    /// Warnings about nodes that several pools select.
-    pub warnings: Vec<String>,
 }
 
 /// Assigns each node to its pool.
@@ -123,6 +123,7 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
     let empty = |pool| PoolMembers {
         pool,
         nodes: Vec::new(),
+        ambiguous: Vec::new(),
     };
     let mut split = NodesByPool {
         pools: pools.iter().map(empty).collect(),
@@ -135,12 +136,14 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
         .collect();
     for node in nodes {
         let membership = Membership::of(&node.labels, pools);
-        split.warnings.extend(membership.warning(&node.name));
         let at = membership
             .pool
             .and_then(|pool| place.get(pool.name.as_str()));
         match at.and_then(|at| split.pools.get_mut(*at)) {
-            Some(members) => members.nodes.push(node),
+            Some(members) => {
+                members.nodes.push(node);
+                members.ambiguous.extend(membership.warning(&node.name));
+            }
             None => split.without.push(node),
         }
     }

@@ -54,6 +54,8 @@ impl<'a> PoolLedger<'a> {
         let rendered = pool.spec.configuration.name.as_str();
         let target = pinned.or((!rendered.is_empty()).then_some(rendered));
         let read = inputs.reads.get(pool.name.as_str()).copied();
+        let mut warnings = pool.mistakes();
+        warnings.extend(members.ambiguous.iter().cloned());
         let mut ledger = Self {
             pool,
             fence,
@@ -67,7 +69,7 @@ impl<'a> PoolLedger<'a> {
             is_recorded: false,
             rollout: None,
             holds: Vec::new(),
-            warnings: pool.mistakes(),
+            warnings,
             freed: Vec::new(),
             found: Vec::new(),
             is_rebuild: false,

@@ -84,7 +84,8 @@ impl PoolsReport {
         progress: &BTreeMap<String, MachineConfigNodeStatus>,
     ) -> Self {
         let split = split(pools, nodes);
-        let mut warnings = split.warnings;
+        let ambiguous = split.pools.iter().flat_map(|it| &it.ambiguous);
+        let mut warnings: Vec<String> = ambiguous.cloned().collect();
         let pools = split.pools.iter();
         let pools = pools.map(|members| PoolReport::of(members, progress, &mut warnings));
         Self {

@@ -12,6 +12,7 @@ fn report(pending: usize, hold: Option<HoldReason>) -> PoolReport {
             updated: 1,
             ..MachineCounts::default()
         },
+        ambiguous: 1,
         hold,
         is_held: hold.is_some(),
         progress: RolloutProgress {
@@ -87,6 +88,7 @@ async fn only_the_leader_shows_pools_and_counters_remain() {
         ("pool_machines{pool=\"worker\",state=\"total\"}", "3"),
         ("pool_machines{pool=\"worker\",state=\"updated\"}", "1"),
         ("pool_grants{pool=\"worker\"}", "1"),
+        ("pool_ambiguous_nodes{pool=\"worker\"}", "1"),
         (
             "pool_held{pool=\"worker\",reason=\"CanaryInProgress\"}",
             "1",

@@ -35,6 +35,7 @@ fn patch(pool: &PoolView, nodes: &[NodeView], now: &str) -> Option<Value> {
     let members = PoolMembers {
         pool,
         nodes: nodes.iter().collect(),
+        ambiguous: Vec::new(),
     };
     status_patch(&members, &[], None, StatusScope::Whole, time(now))
 }
@@ -124,6 +125,7 @@ fn a_refused_rendering_is_a_condition() {
     let members = PoolMembers {
         pool: &pool,
         nodes: Vec::new(),
+        ambiguous: Vec::new(),
     };
     let outcome = RenderOutcome {
         is_degraded: true,

@@ -45,7 +45,8 @@ proptest! {
             let placed: usize = split.pools.iter().map(|one| one.nodes.len()).sum();
             assert_eq!(placed + split.without.len(), nodes.len());
             let rows = split.pools.iter().map(|one| (one.pool.name.clone(), PoolRow::of(one)));
-            (rows.collect::<BTreeMap<_, _>>(), split.warnings.into_iter().collect::<BTreeSet<_>>())
+            let ambiguous = split.pools.iter().flat_map(|one| one.ambiguous.clone());
+            (rows.collect::<BTreeMap<_, _>>(), ambiguous.collect::<BTreeSet<_>>())
         };
         let first = rows(&made(&["gpu", "infra", "master", "worker"]), &nodes);
         let turned = turn % nodes.len().max(1);
