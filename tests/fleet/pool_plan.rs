@@ -210,8 +210,11 @@ async fn nodes_are_planned_with_the_disruption_policies_of_the_cluster() {
         (&found["policies"], &found["nodes"][0]["cost"]),
         (&json!("BuiltIn"), &json!("Reboot"))
     );
+    let minutes = |found: &Value| found["rollout"]["nodeSeconds"].as_i64().unwrap() / 60;
+    assert_eq!(minutes(&found), 20, "with a reboot");
     put_policies(&server, "None");
     let found = document(&server, &[&file]).await;
+    assert_eq!(minutes(&found), 5, "without one");
     let node = &found["nodes"][0];
     assert_eq!(found["policies"], "Cluster");
     assert_eq!(

@@ -54,6 +54,7 @@ mod webhook_settings;
 pub use controller::{ControllerOptions, run};
 pub use monitor::ControllerMonitor;
 pub use preview::{PreviewConfigs, PreviewedConfig};
+pub use reboot_kinds::reboot_of;
 pub use render::RenderError;
 pub use webhook::Webhook;
 pub use webhook_settings::{ProxyVariables, WebhookError, WebhookSettings, WebhookUrl};

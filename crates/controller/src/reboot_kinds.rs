@@ -102,11 +102,16 @@ fn kind(
     };
     let [from, to] = [from, to].map(|(name, text)| parsed(name, text, rules).ok());
     let plan = without_machine(&from?, &to?, &policies).ok()?;
-    Some(match plan.cost {
+    Some(reboot_of(plan.cost))
+}
+
+/// The reboot that a change of this cost needs.
+pub const fn reboot_of(cost: Cost) -> RebootKind {
+    match cost {
         Cost::Reboot => RebootKind::Full,
         Cost::SoftReboot => RebootKind::Soft,
         _ => RebootKind::None,
-    })
+    }
 }
 
 /// The pools with nodes that are not on the target: name, target, and the current configs of those nodes.

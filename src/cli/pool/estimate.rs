@@ -18,6 +18,7 @@ use machinist_base::{
     text::{counted, join_limited},
 };
 use machinist_plan::escape_line;
+use machinist_pool::RebootKind;
 
 /// How many waves and nodes of a wave the page shows.
 const MAX_SHOWN_WAVES: usize = 10;
@@ -53,7 +54,7 @@ pub(in crate::cli) fn run(global: &Global, args: &EstimateArgs) -> anyhow::Resul
         let cluster = args.reach.cluster().await?;
         PoolObjects::read(&cluster, Some(name)).await
     })?;
-    let estimate = estimate(&objects, name, Clock::system().now())?;
+    let estimate = estimate(&objects, name, RebootKind::Full, Clock::system().now())?;
     print_data(args.printed.output, &estimate, page)?;
     Ok(Exit::Done)
 }

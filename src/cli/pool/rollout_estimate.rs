@@ -71,10 +71,11 @@ pub(super) struct RolloutWave {
     pub(super) ends_after_seconds: i64,
 }
 
-/// Estimates the rollout of a pool.
+/// Estimates the rollout of a pool; `reboot` is what the change of a node needs if no update is recorded.
 pub(super) fn estimate(
     objects: &PoolObjects,
     name: &str,
+    reboot: RebootKind,
     now: Timestamp,
 ) -> anyhow::Result<RolloutEstimate> {
     let report = PoolProgress::of(objects, Some(name), now);
@@ -88,7 +89,7 @@ pub(super) fn estimate(
     })?;
     let at_most = max_unavailable(view, pool.machines)?.at_most;
     let history = RolloutHistory::of(view);
-    let node_time = node_update_time(&history, &settings, RebootKind::Full);
+    let node_time = node_update_time(&history, &settings, reboot);
     let canary = canary_nodes(objects, pool, &settings)?;
     let waves = waves(pool, at_most, canary, &settings, node_time);
     let end = |waves: &[RolloutWave]| waves.last().map_or(0, |wave| wave.ends_after_seconds);
@@ -147,11 +148,14 @@ fn basis(
         None => EstimateBasis {
             kind: "Formula",
             successes,
-            text: format!(
-                "no update of this pool is recorded: {} and {} for a reboot",
-                duration(NODE_UPDATE_TIME.as_secs()),
-                duration(node_time.saturating_sub(NODE_UPDATE_TIME).as_secs())
-            ),
+            text: match node_time.saturating_sub(NODE_UPDATE_TIME).as_secs() {
+                0 => "no update of this pool is recorded; the change needs no reboot".to_owned(),
+                reboot => format!(
+                    "no update of this pool is recorded: {} and {} for a reboot",
+                    duration(NODE_UPDATE_TIME.as_secs()),
+                    duration(reboot)
+                ),
+            },
         },
     }
 }

@@ -14,11 +14,11 @@ use super::{
     rollback_plan::{WaitReason, decided, target_of},
     rollout_estimate::{HELD_NOTE, RolloutEstimate, estimate},
 };
-use machinist_controller::{PreviewConfigs, PreviewedConfig, RenderError};
+use machinist_controller::{PreviewConfigs, PreviewedConfig, RenderError, reboot_of};
 use machinist_ignition::{ConfigRules, MachineConfig, Refusal};
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
 use machinist_plan::{Action, Cost, Plan, without_machine};
-use machinist_pool::{HoldReason, PINNED, ROLLOUT_HELD, split};
+use machinist_pool::{HoldReason, PINNED, ROLLOUT_HELD, RebootKind, split};
 
 /// What a change is planned with, beside the config itself.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +127,13 @@ impl PoolPlan {
         self.from != self.to || self.nodes.iter().any(|node| node.updates)
     }
 
+    /// The reboot that the change of the nodes needs; one of the machine if that is not known for every node.
+    fn reboot(&self) -> RebootKind {
+        let updated = self.nodes.iter().filter(|node| node.updates);
+        let kinds = updated.map(|node| node.cost.map_or(RebootKind::Full, reboot_of));
+        kinds.max().unwrap_or_default()
+    }
+
     /// The nodes that a rollout drains, or may drain.
     pub(super) fn drained(&self) -> Vec<&str> {
         let drained = self.nodes.iter();
@@ -220,7 +227,7 @@ impl PoolPlan {
             let holds = decision.holds.into_iter().map(WaitReason::from);
             self.waits.extend(holds);
         }
-        match estimate(&rolled, &self.pool, now) {
+        match estimate(&rolled, &self.pool, self.reboot(), now) {
             Ok(mut estimate) => {
                 // The plan shows it as a reason to wait.
                 estimate.notes.retain(|note| !note.starts_with(HELD_NOTE));
