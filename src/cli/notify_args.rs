@@ -7,10 +7,10 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::Context;
+use anyhow::{Context as _, anyhow};
 use clap::Args;
 
-use machinist_controller::{ProxyVariables, Webhook, WebhookSettings, WebhookUrl};
+use machinist_controller::{ProxyVariables, WebhookSettings, WebhookSource, WebhookUrl};
 use machinist_rootfs::Root;
 
 /// The longest URL that is read from a file.
@@ -20,7 +20,7 @@ const MAX_URL_BYTES: u64 = 8 * 1024;
 const MAX_AUTHORITIES_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Flags about notifications.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct NotifyArgs {
     /// URL (https or http) that each step of a rollout is posted to, as JSON
     #[arg(
@@ -59,10 +59,18 @@ impl FromStr for SecretText {
 
 impl NotifyArgs {
     /// The receiver of notifications; `None` without a URL.
-    pub(super) fn webhook(&self) -> anyhow::Result<Option<Webhook>> {
-        let Some(url) = self.url()? else {
+    pub(super) fn webhook(&self) -> anyhow::Result<Option<WebhookSource>> {
+        if self.notify_url.is_none() && self.notify_url_file.is_none() {
             return Ok(None);
-        };
+        }
+        let flags = self.clone();
+        let source = WebhookSource::new(move || Ok(flags.settings()?));
+        Ok(Some(source.map_err(|error| {
+            anyhow!(error).context("cannot prepare notifications")
+        })?))
+    }
+
+    fn settings(&self) -> anyhow::Result<WebhookSettings> {
         let authorities = match &self.notify_ca_file {
             Some(file) => Some(read(file, MAX_AUTHORITIES_BYTES).context("--notify-ca-file")?),
             None => None,
@@ -72,25 +80,23 @@ impl NotifyArgs {
             http: variable(["HTTP_PROXY", "http_proxy"]),
             no: variable(["NO_PROXY", "no_proxy"]),
         };
-        let webhook = Webhook::new(WebhookSettings {
-            url,
+        Ok(WebhookSettings {
+            url: self.url()?,
             proxies,
             authorities,
-        });
-        Ok(Some(webhook.context("cannot prepare notifications")?))
+        })
     }
 
-    fn url(&self) -> anyhow::Result<Option<WebhookUrl>> {
+    fn url(&self) -> anyhow::Result<WebhookUrl> {
         if let Some(SecretText(url)) = &self.notify_url {
-            return Ok(Some(WebhookUrl::parse(url).context("--notify-url")?));
+            return WebhookUrl::parse(url).context("--notify-url");
         }
-        let Some(file) = &self.notify_url_file else {
-            return Ok(None);
-        };
+        let file = self.notify_url_file.as_deref();
+        let file = file.context("neither --notify-url nor --notify-url-file is set")?;
         let place = || format!("--notify-url-file {}", file.display());
         let bytes = read(file, MAX_URL_BYTES).with_context(place)?;
         let url = WebhookUrl::parse(&String::from_utf8_lossy(&bytes));
-        Ok(Some(url.with_context(place)?))
+        url.with_context(place)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use machinist_base::clock::Clock;
-use machinist_controller::{ControllerMonitor, ControllerOptions, Webhook};
+use machinist_controller::{ControllerMonitor, ControllerOptions, WebhookSource};
 use machinist_ignition::ConfigRules;
 use machinist_testkit::WAIT_TIMEOUT;
 use tokio::{task::JoinHandle, time::Instant};
@@ -91,7 +91,7 @@ impl Lab {
     }
 
     /// Starts a controller that sends notifications to this webhook.
-    pub(crate) async fn start_notifying(&self, identity: &str, webhook: Webhook) -> Running {
+    pub(crate) async fn start_notifying(&self, identity: &str, webhook: WebhookSource) -> Running {
         let options = ControllerOptions {
             webhook: Some(webhook),
             ..options(identity)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};
-use machinist_controller::{ProxyVariables, Webhook, WebhookSettings, WebhookUrl};
+use machinist_controller::{ProxyVariables, WebhookSettings, WebhookSource, WebhookUrl};
 use machinist_kube_api::keys::{annotation, protocol};
 use machinist_pool::GrantOutcome;
 use serde_json::{Value, json};
@@ -38,13 +38,17 @@ impl Receiver {
         receiver
     }
 
-    fn webhook(&self) -> Webhook {
-        let settings = WebhookSettings {
+    fn settings(&self) -> WebhookSettings {
+        WebhookSettings {
             url: WebhookUrl::parse(&self.url).unwrap(),
             proxies: ProxyVariables::default(),
             authorities: None,
-        };
-        Webhook::new(settings).unwrap()
+        }
+    }
+
+    fn webhook(&self) -> WebhookSource {
+        let settings = self.settings();
+        WebhookSource::new(move || Ok(settings.clone())).unwrap()
     }
 
     fn heard(&self) -> Vec<Value> {
@@ -216,4 +220,41 @@ async fn only_the_leader_sends() {
         "RolloutCompleted",
     ];
     assert_eq!(receiver.rows(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_url_that_changes_is_used_and_one_that_cannot_be_read_is_not() {
+    let lab = Lab::with_nodes(&["a", "b"]).await;
+    let [first, second] = [
+        Receiver::start(StatusCode::OK).await,
+        Receiver::start(StatusCode::OK).await,
+    ];
+    // As the file of a mounted Secret.
+    let file = Arc::new(Mutex::new(Some(first.settings())));
+    let read = Arc::clone(&file);
+    let source = WebhookSource::new(move || {
+        let settings = read.lock().unwrap().clone();
+        settings.ok_or_else(|| "the file is missing".into())
+    });
+    let _running = lab.start_notifying("one", source.unwrap()).await;
+    lab.until("the beginning", |_| {
+        first.rows().contains(&"RolloutStarted ".to_owned())
+    })
+    .await;
+    *file.lock().unwrap() = None;
+    lab.until("the grant", |lab| !lab.granted_nodes().is_empty())
+        .await;
+    let node = lab.granted_nodes().remove(0);
+    lab.acknowledge(&node);
+    let started = format!("NodeStarted {node}");
+    lab.until("the start at the earlier URL", |_| {
+        first.rows().contains(&started)
+    })
+    .await;
+    *file.lock().unwrap() = Some(second.settings());
+    lab.end(&node, GrantOutcome::Done, "");
+    let done = format!("NodeDone {node}");
+    lab.until("the end at the new URL", |_| second.rows().contains(&done))
+        .await;
+    assert!(!first.rows().contains(&done));
 }

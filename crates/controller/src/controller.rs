@@ -13,7 +13,7 @@ use crate::{
     operator_condition::OperatorCondition,
     pool_events::PoolEvents,
     requests::LeaderRequests,
-    webhook::Webhook,
+    webhook_source::WebhookSource,
 };
 use machinist_base::clock::Clock;
 use machinist_cluster::{
@@ -37,7 +37,7 @@ pub struct ControllerOptions {
     /// The OperatorCondition with which OLM installed this controller, in the namespace of the pod.
     pub operator_condition: Option<String>,
     /// The receiver of notifications about rollouts.
-    pub webhook: Option<Webhook>,
+    pub webhook: Option<WebhookSource>,
 }
 
 /// Runs until `stop`.
@@ -89,11 +89,11 @@ pub async fn run(
 /// Sends notifications, if there is a webhook. Those of a leader are sent after its leadership, too.
 async fn notify(
     queue: Option<Arc<NotificationQueue>>,
-    webhook: Option<Webhook>,
+    webhook: Option<WebhookSource>,
     stop: CancellationToken,
 ) {
     if let (Some(queue), Some(webhook)) = (queue, webhook) {
-        notifier::deliver(&queue, &webhook, stop).await;
+        notifier::deliver(&queue, webhook, stop).await;
     }
 }
 

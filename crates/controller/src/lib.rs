@@ -50,11 +50,12 @@ mod watches;
 mod webhook;
 mod webhook_route;
 mod webhook_settings;
+mod webhook_source;
 
 pub use controller::{ControllerOptions, run};
 pub use monitor::ControllerMonitor;
 pub use preview::{PreviewConfigs, PreviewedConfig};
 pub use reboot_kinds::reboot_of;
 pub use render::RenderError;
-pub use webhook::Webhook;
 pub use webhook_settings::{ProxyVariables, WebhookError, WebhookSettings, WebhookUrl};
+pub use webhook_source::WebhookSource;

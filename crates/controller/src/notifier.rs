@@ -17,6 +17,7 @@ use crate::{
     notification,
     rollout_event::RolloutEvent,
     webhook::Webhook,
+    webhook_source::WebhookSource,
 };
 use machinist_base::{
     backoff::{Backoff, jitter},
@@ -106,7 +107,11 @@ impl NotificationQueue {
 }
 
 /// Sends queued notifications in their order until `stop`, and shortly after it those that still wait.
-pub(crate) async fn deliver(queue: &NotificationQueue, webhook: &Webhook, stop: CancellationToken) {
+pub(crate) async fn deliver(
+    queue: &NotificationQueue,
+    mut source: WebhookSource,
+    stop: CancellationToken,
+) {
     let delivering = async {
         let mut has_failed = false;
         loop {
@@ -116,7 +121,7 @@ pub(crate) async fn deliver(queue: &NotificationQueue, webhook: &Webhook, stop: 
                 taken = queue.next() => taken,
                 () = stop.cancelled() => return,
             };
-            has_failed = !deliver_one(queue, webhook, event, body, has_failed).await;
+            has_failed = !deliver_one(queue, source.webhook(), event, body, has_failed).await;
         }
     };
     let limit = async {

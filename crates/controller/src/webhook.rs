@@ -33,7 +33,7 @@ const AGENT: &str = concat!("machinist/", env!("CARGO_PKG_VERSION"));
 
 /// The receiver of notifications about rollouts. Cheap to clone.
 #[derive(Clone)]
-pub struct Webhook(Arc<WebhookEndpoint>);
+pub(crate) struct Webhook(Arc<WebhookEndpoint>);
 
 struct WebhookEndpoint {
     url: WebhookUrl,
@@ -107,7 +107,7 @@ impl Webhook {
     /// # Errors
     ///
     /// A setting cannot be used.
-    pub fn new(settings: WebhookSettings) -> Result<Self, WebhookError> {
+    pub(crate) fn new(settings: WebhookSettings) -> Result<Self, WebhookError> {
         let route = WebhookRoute::of(&settings)?;
         let url = settings.url;
         Ok(Self(Arc::new(WebhookEndpoint { url, route })))

@@ -5,7 +5,7 @@ use std::fmt;
 use http::{HeaderValue, Uri, uri::PathAndQuery};
 
 /// The URL of a webhook, which is a secret.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct WebhookUrl {
     uri: Uri,
     host: HeaderValue,
@@ -91,7 +91,7 @@ impl WebhookUrl {
 }
 
 /// Environment variables about proxies, in upper or lower case.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ProxyVariables {
     /// `HTTPS_PROXY`, for URLs of https.
     pub https: Option<String>,
@@ -109,7 +109,7 @@ impl fmt::Debug for ProxyVariables {
 }
 
 /// How the webhook is reached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
     /// The URL.
     pub url: WebhookUrl,
