@@ -5,6 +5,7 @@ mod audit;
 mod blocked;
 mod commands;
 mod failures;
+mod quorum;
 mod rounds;
 mod scale;
 

@@ -106,6 +106,12 @@ impl Updates {
         self.all.iter().map(|(node, ..)| *node).collect()
     }
 
+    /// Whether no node began before a time, in seconds since 1970.
+    pub fn begun_after(&self, second: i64) -> bool {
+        let mut begins = self.all.iter().map(|(_, begun, _)| begun.as_second());
+        begins.all(|begun| begun >= second)
+    }
+
     /// The largest number of nodes that were cordoned for an update at one time.
     pub fn most_at_once(&self) -> usize {
         self.most_of(&NODES)
