@@ -15,8 +15,14 @@ use rustix::{
 use super::{
     FileKind, Meta, Root, Stat,
     directory_control::{ComponentFacts, MountCrossing, TrustedUsers},
-    mount_crossing::{crossed, mount_of},
+    mount_crossing::{MountId, crossed, mount_of},
     resolve,
+};
+
+/// A subvolume of btrfs, which users can create in their directories.
+const SUBVOLUME: MountCrossing = MountCrossing {
+    fuse: false,
+    user: 0,
 };
 
 /// The mounts on the way, by mount id.
@@ -46,8 +52,8 @@ impl Root {
         &self,
         dir: &OwnedFd,
         name: &str,
-        above: u64,
-    ) -> io::Result<(OwnedFd, ComponentFacts, u64)> {
+        above: MountId,
+    ) -> io::Result<(OwnedFd, ComponentFacts, MountId)> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |more| rustix::fs::openat(dir, name, flags | more, Mode::empty());
         // Opening it as a directory makes the kernel mount an automount point.
@@ -56,9 +62,11 @@ impl Root {
             opened => opened?,
         };
         let (raw, id) = mount_of(&handle)?;
-        let mount = match id == above {
-            true => None,
-            false => Some(self.crossed(id)?),
+        let is_dir = Stat::of(&raw).kind == FileKind::Directory;
+        let mount = match id.mount == above.mount {
+            // An overlay shows device numbers of other file systems for files.
+            true => (is_dir && id != above).then_some(SUBVOLUME),
+            false => Some(self.crossed(id.mount)?),
         };
         // A FUSE server may never answer, so use only the cached attributes.
         let stat = match &mount {

@@ -37,7 +37,7 @@ pub(super) struct ComponentFacts {
     pub(super) stat: Stat,
     /// Users other than the trusted ones may add and remove names here.
     pub(super) shared: bool,
-    /// The mount, if the object is the top of another mount than its directory.
+    /// The mount, if the object is the top of another mount or subvolume than its directory.
     pub(super) mount: Option<MountCrossing>,
 }
 
@@ -129,7 +129,7 @@ impl TrustedUsers {
         if below && !self.has(found.stat.uid) {
             let uid = found.stat.uid;
             return Err(format!(
-                "{at} is a mount whose top belongs to user {uid}, in a directory that a user controls"
+                "{at} is a mount or a subvolume whose top belongs to user {uid}, in a directory that a user controls"
             ));
         }
         Ok(())

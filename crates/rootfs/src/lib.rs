@@ -63,6 +63,7 @@ pub use self::{
     error::RootError,
     file_lock::FileLock,
     mount::Mount,
+    mount_crossing::MountId,
     op_log::{FaultHook, FsOp, FsOpKind, Recording},
     path_step::{LinkTarget, StepResult},
     path_walk::WalkedPath,

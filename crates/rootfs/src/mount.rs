@@ -7,15 +7,15 @@ use rustix::{
     io::Errno,
 };
 
-use super::{Root, RootError, resolve};
+use super::{Root, RootError, mount_crossing::MountId, resolve};
 use machinist_base::abs_path::AbsPath;
 
 /// A mount, as seen from one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The kernel's mount id: distinguishes mounts now, meaningless after a boot.
-    pub id: u64,
-    /// The mount point inside the root; `/` if the root itself is on this mount.
+    /// What distinguishes it from other mounts.
+    pub id: MountId,
+    /// The mount point or the subvolume inside the root; `/` if the root itself is on this mount.
     pub top: AbsPath,
     /// The file system's name, or its magic number in hexadecimal if unknown.
     pub fs_type: String,
@@ -113,7 +113,7 @@ impl Root {
             // Linux before 5.8. Device numbers would not distinguish bind mounts.
             return Err(Errno::NOSYS.into());
         }
-        let id = raw.stx_mnt_id;
+        let id = MountId::of(&raw);
         let space = rustix::fs::fstatvfs(&handle)?;
         let magic = rustix::fs::fstatfs(&handle)?.f_type;
         // The kernel's field is signed on some architectures; the numbers are 32 bits wide.
@@ -137,10 +137,10 @@ impl Root {
     }
 
     /// Goes up from `at`, which contains no links, while the parent is on the same mount.
-    fn top_of(&self, at: AbsPath, id: u64) -> io::Result<AbsPath> {
+    fn top_of(&self, at: AbsPath, id: MountId) -> io::Result<AbsPath> {
         let mut top = at;
         while let Some(parent) = top.parent() {
-            if resolve::statx_of(self.handle(&parent)?)?.stx_mnt_id != id {
+            if MountId::of(&resolve::statx_of(self.handle(&parent)?)?) != id {
                 break;
             }
             top = parent;

@@ -1,4 +1,7 @@
 //! Looks up the mount of an object, and refuses FUSE file systems that other users mounted.
+//!
+//! A subvolume of btrfs is judged as a mount: its objects have the mount of the directory above, but nothing can be
+//! renamed into it from there, and users can create subvolumes.
 
 use std::{io, os::fd::AsFd};
 
@@ -9,12 +12,30 @@ use rustix::{
 
 use super::{Stat, directory_control::MountCrossing};
 
-/// The cached attributes of an object, and its mount id. A FUSE file system that does not let root
+/// The part of a mount within which objects can be renamed: all of it, or one subvolume of btrfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MountId {
+    /// The kernel's mount id: distinguishes mounts now, meaningless after a boot. Bind mounts have equal device numbers.
+    pub mount: u64,
+    /// The device number of the directories, which differs between subvolumes.
+    pub device: (u32, u32),
+}
+
+impl MountId {
+    pub(super) const fn of(raw: &Statx) -> Self {
+        Self {
+            mount: raw.stx_mnt_id,
+            device: (raw.stx_dev_major, raw.stx_dev_minor),
+        }
+    }
+}
+
+/// The cached attributes of an object, and its mount. A FUSE file system that does not let root
 /// in returns no attributes and is recognised by its mount only.
-pub(super) fn mount_of(handle: impl AsFd) -> io::Result<(Statx, u64)> {
+pub(super) fn mount_of(handle: impl AsFd) -> io::Result<(Statx, MountId)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let raw = rustix::fs::statx(handle, "", flags, Stat::STAT_FIELDS)?;
-    Ok((raw, raw.stx_mnt_id))
+    Ok((raw, MountId::of(&raw)))
 }
 
 /// Whether the file system is on a block device, so that its cached attributes are correct.

@@ -9,7 +9,7 @@ use std::{
 
 #[cfg(any(test, feature = "testing"))]
 use super::Inner;
-use super::{Mount, Root, resolve};
+use super::{Mount, MountId, Root, resolve};
 use machinist_base::abs_path::AbsPath;
 
 /// One operation that changed the tree or made it durable.
@@ -232,7 +232,10 @@ impl Root {
             .and_then(|(tops, index)| Some((index, tops.get(index)?)))
         {
             Some((index, top)) if top.is_under(&real.top) => Mount {
-                id: u64::MAX - index as u64,
+                id: MountId {
+                    mount: u64::MAX - index as u64,
+                    ..real.id
+                },
                 top: top.clone(),
                 uuid: None,
                 ..real

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::{
     DirectoryControl, ObjectIdentity, Root, RootError, Stat,
     directory_control::{LinkBound, TrustedUsers},
-    mount_crossing::mount_of,
+    mount_crossing::{MountId, mount_of},
     path_step::{LinkTarget, StepResult, refused},
     resolve::{self, MAX_SYMLINKS, PinnedDir},
 };
@@ -53,7 +53,7 @@ struct WalkedDir {
     path: AbsPath,
     control: DirectoryControl,
     stat: Stat,
-    mount: u64,
+    mount: MountId,
 }
 
 struct PathWalker<'a> {

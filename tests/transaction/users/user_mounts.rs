@@ -39,7 +39,7 @@ fn a_new_entry_on_a_users_mount_in_a_home_is_refused() {
                 panic!("{refusals:?}");
             };
             assert_eq!(refusal.reason, Reason::UnsafePath, "{refusal}");
-            let why = format!("{TOP} is a mount whose top belongs to user {uid}");
+            let why = format!("{TOP} is a mount or a subvolume whose top belongs to user {uid}");
             assert!(refusal.to_string().contains(&why), "{refusal}");
             assert_eq!(names(&sandbox), ["theirs"]);
         }

@@ -219,7 +219,7 @@ fn mounts_match_the_kernels_mount_table() {
         .find(|line| line.split(' ').nth(4) == Some("/proc"));
     let line = line.unwrap();
     let mount = root.mount(&at("/proc/self/no/such")).unwrap();
-    assert_eq!(mount.id.to_string(), line.split(' ').next().unwrap());
+    assert_eq!(mount.id.mount.to_string(), line.split(' ').next().unwrap());
     assert_eq!((mount.top, mount.fs_type.as_str()), (at("/proc"), "proc"));
     let place = Place::new();
     let mount = place.root.mount(&at("/etc/not/there")).unwrap();

@@ -33,7 +33,7 @@ pub(super) struct LocatedPaths {
     pub(super) paths: Vec<ObservedPath>,
     pub(super) moved: BTreeMap<AbsPath, AbsPath>,
     /// Reasons why paths may not be modified.
-    pub(super) barred: BTreeMap<AbsPath, String>,
+    pub(super) unsafe_paths: BTreeMap<AbsPath, String>,
 }
 
 /// An observation in progress.
@@ -86,7 +86,7 @@ impl<'a> ObjectObserver<'a> {
         let mut located = LocatedPaths {
             paths: Vec::with_capacity(asked.len()),
             moved: BTreeMap::new(),
-            barred: BTreeMap::new(),
+            unsafe_paths: BTreeMap::new(),
         };
         for asked in asked {
             let path = match &asked.home {
@@ -98,17 +98,20 @@ impl<'a> ObjectObserver<'a> {
             }
             located.paths.push(ObservedPath { path, ..asked });
         }
-        let PathRisks { controlled, barred } = places.risks();
+        let PathRisks {
+            controlled,
+            unsafe_paths,
+        } = places.risks();
         self.controlled.extend(controlled);
         located
             .paths
-            .retain(|asked| !barred.contains_key(&asked.path));
+            .retain(|asked| !unsafe_paths.contains_key(&asked.path));
         for asked in &mut located.paths {
             if let Some(place) = asked.file.as_ref().and_then(|file| located.moved.get(file)) {
                 asked.file = Some(place.clone());
             }
         }
-        located.barred = barred;
+        located.unsafe_paths = unsafe_paths;
         Ok(located)
     }
 
@@ -278,7 +281,11 @@ impl<'a> ObjectObserver<'a> {
             FileKind::Link => self.root.link_text(path)?,
             _ => None,
         };
-        let above = above.filter(|_| !stat.mount_point);
+        let is_subvolume = |above: &AbsPath| {
+            let top = self.seen.objects.get(above);
+            stat.kind == FileKind::Directory && top.is_some_and(|top| top.device != stat.device)
+        };
+        let above = above.filter(|above| !stat.mount_point && !is_subvolume(above));
         let mount = above.unwrap_or(path).clone();
         let mut facts = facts(&stat, target, mount.clone());
         self.label(path, &mut facts)?;

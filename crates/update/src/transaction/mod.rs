@@ -52,7 +52,7 @@ use crate::{
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_plan::MAX_TOTAL_FILE_BYTES;
-use machinist_rootfs::{FileKind, Root, RootError, Stat, SyncPoint};
+use machinist_rootfs::{FileKind, MountId, Root, RootError, Stat, SyncPoint};
 
 /// Reasons why a transaction cannot continue.
 #[derive(Debug, thiserror::Error)]
@@ -192,7 +192,7 @@ const fn kind_name(kind: FileKind) -> &'static str {
 /// missed.
 struct SyncPoints<'a> {
     root: &'a Root,
-    by_mount: BTreeMap<u64, SyncPoint>,
+    by_mount: BTreeMap<MountId, SyncPoint>,
 }
 
 impl<'a> SyncPoints<'a> {

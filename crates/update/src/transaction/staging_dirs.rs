@@ -8,18 +8,18 @@ use super::{
 };
 use crate::store::paths;
 use machinist_base::abs_path::AbsPath;
-use machinist_rootfs::Root;
+use machinist_rootfs::{MountId, Root};
 
 /// Staging directories by mount.
 ///
 /// Each mount has one: the state directory if the target shares its mount, else `/etc/.machinist/` on the mount of
 /// `/etc`, else a [private directory](holders) at the mount point. The target's own directory is not used, because
-/// daemons read whole directories, and no name is ignored by all of them. Mounts are distinguished by mount ID,
-/// because bind mounts have equal device numbers, but objects cannot be renamed between them.
+/// daemons read whole directories, and no name is ignored by all of them. Objects cannot be renamed between two bind mounts of one
+/// file system, nor between two subvolumes of btrfs.
 pub(super) struct StagingDirs<'a> {
     root: &'a Root,
     id: &'a str,
-    by_mount: BTreeMap<u64, AbsPath>,
+    by_mount: BTreeMap<MountId, AbsPath>,
     by_parent: BTreeMap<AbsPath, AbsPath>,
     known: KnownHolders,
     used: Vec<AbsPath>,
