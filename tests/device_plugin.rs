@@ -226,11 +226,11 @@ async fn disabled_devices_are_unhealthy_and_not_allocated_until_reenabled() {
     assert!(
         refused
             .message()
-            .ends_with("withheld: the node is being updated"),
+            .ends_with("allocation disabled: the node is being updated"),
         "{refused:?}"
     );
     kubelet
-        .until("withheld", |books| {
+        .until("disabled allocation", |books| {
             has(books, resource, &["fuse=Unhealthy"])
         })
         .await;

@@ -69,7 +69,7 @@ const FIGURES: [(&str, fn()); 17] = [
     ("idle", idle::measure),
     ("allocate", advertising::allocation),
     ("list", advertising::list),
-    ("lent", advertising::memory),
+    ("advertised", advertising::memory),
     ("start", advertising::start),
     ("restart", advertising::restart),
     ("follow", reaction::follow),

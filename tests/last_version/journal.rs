@@ -293,11 +293,11 @@ fn everything() -> Journal {
             drained_for: 90,
             blocked_for: 0,
             phases: phases(),
-            lent: Some(DevicesBeforeUpdate {
+            devices_before: Some(DevicesBeforeUpdate {
                 counts: counts(),
                 holders: Some(BTreeMap::from([(text("shop/web/main"), counts())])),
             }),
-            lending: DeviceUsers::Quiesced,
+            device_users: DeviceUsers::Quiesced,
             stopped: vec![text("monitor.service")],
         }),
         transactions: transactions

@@ -127,7 +127,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
         allowances: Allowances::default(),
         uevents: false,
         rescan: Duration::from_secs(600),
-        withheld: None,
+        allocation_disabled: None,
         units: units.subscribe(),
     };
     let registry = Registry::start(root.clone(), settings, &tasks);

@@ -291,7 +291,7 @@ async fn vendors_are_notified_of_a_foreign_shutdown_and_of_its_cancellation() {
         rescan: Duration::from_secs(600),
         registering: RegistrationMode::default(),
         units: units.subscribe(),
-        withheld: None,
+        allocation_disabled: None,
     };
     let devices = DevicesService::start(root.clone(), settings, &tasks);
     let vendors = devices.vendors().clone();

@@ -13,7 +13,7 @@ use machinist_update::{
 };
 
 use crate::update::{
-    harness::{Driver, barred, boot, machine, tree},
+    harness::{Driver, blocked_config, boot, machine, tree},
     reboots::{one, two},
 };
 use machinist_testkit::{
@@ -29,7 +29,10 @@ fn start(sandbox: &Sandbox, script: &Script, node: &FakeNode, desired: DesiredCo
 }
 
 fn rests(report: &UpdateReport) -> bool {
-    let stands = report.barred.as_ref().is_some_and(|barred| barred.stands);
+    let stands = report
+        .blocked
+        .as_ref()
+        .is_some_and(|blocked| blocked.stands);
     stands && report.phase == Phase::Idle && report.cordoned.is_none()
 }
 
@@ -40,7 +43,7 @@ async fn a_blocked_config_causes_no_cordon_or_update_also_after_a_restart() {
         let node = FakeNode::of(&sandbox);
         let before = tree(&sandbox);
         for _ in 0..2 {
-            let mut driver = start(&sandbox, &script, &node, barred(&one(), reason));
+            let mut driver = start(&sandbox, &script, &node, blocked_config(&one(), reason));
             let report = driver.until("at rest", rests).await;
             assert_eq!(report.config.desired.as_ref().unwrap().name, "one");
             tokio::time::sleep(Duration::from_secs(3600)).await;
@@ -50,8 +53,8 @@ async fn a_blocked_config_causes_no_cordon_or_update_also_after_a_restart() {
         assert_eq!(node.log(), [""; 0], "{reason}");
         assert_eq!(tree(&sandbox), before);
         assert_eq!(script.asked(), [""; 0]);
-        // Without the bar the update begins immediately.
-        let mut driver = start(&sandbox, &script, &node, barred(&one(), reason));
+        // Without the block the update begins immediately.
+        let mut driver = start(&sandbox, &script, &node, blocked_config(&one(), reason));
         driver.until("at rest", rests).await;
         driver.wants(&one());
         script.until_reboot().await;
@@ -59,7 +62,7 @@ async fn a_blocked_config_causes_no_cordon_or_update_also_after_a_restart() {
     }
 }
 
-/// Each request up to the first change is delayed, so that the bar is set in the middle of it.
+/// Each request up to the first change is delayed, so that the block is set in the middle of it.
 #[tokio::test(start_paused = true)]
 async fn an_update_cancelled_before_staging_uncordons_the_node_in_every_phase() {
     for reason in BOTH {
@@ -119,7 +122,12 @@ async fn an_agent_restarted_during_a_drain_honours_a_cancellation() {
         .await;
     driver.stop().await;
     assert!(node.is_cordoned() && sandbox.journal().cordon.is_some());
-    let mut driver = start(&sandbox, &script, &node, barred(&one(), Reason::Cancelled));
+    let mut driver = start(
+        &sandbox,
+        &script,
+        &node,
+        blocked_config(&one(), Reason::Cancelled),
+    );
     driver.until("released", rests).await;
     assert!(!node.is_cordoned());
     driver.stop().await;
@@ -176,7 +184,7 @@ async fn after_its_first_change_an_update_cannot_be_cancelled() {
         driver.bars(&one(), reason);
         driver.stop().await;
         boot(&sandbox, "boot-2");
-        let mut driver = start(&sandbox, &script, &node, barred(&one(), reason));
+        let mut driver = start(&sandbox, &script, &node, blocked_config(&one(), reason));
         let report = driver.until_on(&one()).await;
         assert_eq!(report.updates[0].outcome, Outcome::Done);
         assert_eq!(node.log(), ["cordon one", "drain", "uncordon one"]);

@@ -47,9 +47,12 @@ async fn an_update_waits_for_device_holders_and_names_them() {
     assert_eq!(report.phase, Phase::Drained);
     assert_eq!(report.blockers[0].reason, Reason::DeviceHeld);
     assert_eq!(report.blockers[0].name, "reads");
-    assert_eq!(report.lending, DeviceUsers::Disabled);
-    let lent = sandbox.journal().cordon.unwrap().lent.unwrap();
-    assert_eq!(lent.holders.unwrap()["lab/reads/main"]["acme.dev/x"], 1);
+    assert_eq!(report.device_users, DeviceUsers::Disabled);
+    let devices_before = sandbox.journal().cordon.unwrap().devices_before.unwrap();
+    assert_eq!(
+        devices_before.holders.unwrap()["lab/reads/main"]["acme.dev/x"],
+        1
+    );
     assert_eq!(script.asked(), [""; 0], "the unit runs on until then");
     assert_eq!(tree(&sandbox), before);
     node.held_by(&[]);
@@ -71,7 +74,7 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
     let driver = start(&sandbox, &script, &node);
     script.until_reboot().await;
     let cordon = sandbox.journal().cordon.unwrap();
-    assert_eq!(cordon.lending, DeviceUsers::Quiesced);
+    assert_eq!(cordon.device_users, DeviceUsers::Quiesced);
     assert_eq!(cordon.stopped, ["enabled.service", "monitor.service"]);
     let since = || sandbox.journal().devices_before.unwrap().1;
     let before = since();
@@ -82,12 +85,16 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
     driver
         .until("uncordoning", |report| report.phase == Phase::Uncordoning)
         .await;
-    let lendings = [
+    let device_users = [
         DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
-    assert_eq!(node.device_users_history(), lendings, "before the uncordon");
+    assert_eq!(
+        node.device_users_history(),
+        device_users,
+        "before the uncordon"
+    );
     assert!(
         script
             .asked()
@@ -106,7 +113,7 @@ async fn exactly_the_stopped_units_are_started_after_the_reboot_before_uncordon(
         ["Restart monitor.service"],
         "once, and nothing else"
     );
-    assert_eq!(node.device_users_history(), lendings);
+    assert_eq!(node.device_users_history(), device_users);
     assert!(sandbox.journal().cordon.is_none());
     driver.stop().await;
 }
@@ -132,12 +139,16 @@ async fn without_a_reboot_devices_are_reenabled_before_verification() {
         at("Restart x.service") < at("Restart monitor.service"),
         "{asked:?}"
     );
-    let lendings = [
+    let device_users = [
         DeviceUsers::Disabled,
         DeviceUsers::Quiesced,
         DeviceUsers::Open,
     ];
-    assert_eq!(node.device_users_history(), lendings, "not a second time");
+    assert_eq!(
+        node.device_users_history(),
+        device_users,
+        "not a second time"
+    );
     driver.stop().await;
 }
 
@@ -221,8 +232,8 @@ async fn an_agent_restart_keeps_devices_disabled_and_starts_recorded_units() {
     driver.stop().await;
     script.stop_failing("Stop monitor.service");
     let mut driver = start(&sandbox, &script, &node);
-    assert_eq!(driver.reports.borrow().lending, recorded.lending);
-    assert_eq!(recorded.lending, DeviceUsers::Disabled);
+    assert_eq!(driver.reports.borrow().device_users, recorded.device_users);
+    assert_eq!(recorded.device_users, DeviceUsers::Disabled);
     driver
         .until("the holder", |report| {
             report

@@ -55,15 +55,18 @@ pub(crate) fn tree(sandbox: &Sandbox) -> TreeSnapshot {
 }
 
 /// A desired config for which no update may begin.
-pub(crate) fn barred(config: &Written, reason: machinist_base::reason::Reason) -> DesiredConfig {
+pub(crate) fn blocked_config(
+    config: &Written,
+    reason: machinist_base::reason::Reason,
+) -> DesiredConfig {
     let DesiredConfig::Config(config, digest) = config.desired() else {
         panic!("a config");
     };
-    let bar = BlockReason {
+    let cause = BlockReason {
         reason,
         message: "requested by the test".to_owned(),
     };
-    DesiredConfig::Blocked(config, digest, Arc::new(bar))
+    DesiredConfig::Blocked(config, digest, Arc::new(cause))
 }
 
 /// The agent's reconciler, until it is stopped.
@@ -200,7 +203,7 @@ impl Driver {
 
     /// The same config, with updates forbidden.
     pub(crate) fn bars(&self, config: &Written, reason: machinist_base::reason::Reason) {
-        self.desired.send_replace(barred(config, reason));
+        self.desired.send_replace(blocked_config(config, reason));
     }
 
     /// An operator confirms the desired config.

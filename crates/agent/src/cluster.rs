@@ -155,9 +155,9 @@ impl ClusterHandle {
         if let Some(devices) = beside.devices.clone()
             && !beside.settings.borrow().has_role(AgentRole::Config)
         {
-            let withheld =
+            let disabling =
                 mcd_drain::disable_devices_during_drain(node.snapshots(), devices, tasks.token());
-            tasks.spawn("disabled devices", withheld);
+            tasks.spawn("disabled devices", disabling);
         }
         let by = beside.settings.borrow().drain.by;
         let ours = NodeContext {

@@ -374,7 +374,7 @@ impl DesiredConfigTask {
     }
 
     /// Why an update to the desired config must not start.
-    fn bar(&self, config: &MachineConfig) -> Option<BlockReason> {
+    fn block_reason(&self, config: &MachineConfig) -> Option<BlockReason> {
         if let Some(seen) = self.other_daemon() {
             return Some(BlockReason {
                 reason: Reason::OtherDaemon,
@@ -410,8 +410,8 @@ impl DesiredConfigTask {
         let desired = match desired {
             // The first check for another daemon has not finished.
             DesiredConfig::Config(..) if self.bars.is_none() => DesiredConfig::Unknown,
-            DesiredConfig::Config(config, digest) => match self.bar(&config) {
-                Some(bar) => DesiredConfig::Blocked(config, digest, Arc::new(bar)),
+            DesiredConfig::Config(config, digest) => match self.block_reason(&config) {
+                Some(reason) => DesiredConfig::Blocked(config, digest, Arc::new(reason)),
                 None => DesiredConfig::Config(config, digest),
             },
             other => other,

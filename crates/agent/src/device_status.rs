@@ -113,7 +113,7 @@ pub(super) fn start(
             },
             units,
             // Devices were disabled by an update that is still in progress.
-            withheld: match update.borrow().lending {
+            allocation_disabled: match update.borrow().device_users {
                 DeviceUsers::Open => None,
                 DeviceUsers::Disabled => Some(device_service::allocation_disabled(
                     UPDATE_DISABLE_REASON,

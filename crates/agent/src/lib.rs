@@ -288,8 +288,8 @@ async fn build(
     let (say, said) = watch::channel(DesiredConfig::default());
     let (holding, ends) = desired_config::DesiredConfigTask::new(&root, said.clone());
     let (pulse, liveness) = admin::heartbeat(HEARTBEAT_MAX_AGE);
-    let (lend, lent) = watch::channel(Arc::new(DevicesView::default()));
-    let listener = AgentHooks::new(pulse, notifier, &lent, show);
+    let (publish_devices, devices) = watch::channel(Arc::new(DevicesView::default()));
+    let listener = AgentHooks::new(pulse, notifier, &devices, show);
     let policies = Arc::new(policies(&root, &settings, place.own_uid)?);
     let conduct = reconciler_options(&settings, capabilities, Arc::clone(&policies));
     let made = Reconciler::new_with_guard(&root, systemd.clone(), listener, conduct, ends.desired);
@@ -301,7 +301,7 @@ async fn build(
 
     // Only after the lock and the port were acquired: otherwise another process is this machine's
     // agent and owns the kubelet's sockets.
-    let told = (lend, metrics.clone());
+    let told = (publish_devices, metrics.clone());
     let lender = device_status::start(&root, &settings, told, &update, (systemd.as_ref(), tasks));
     let freshen = device_status::refresh_holders(lender.as_ref(), &statuses);
     let served = AppState::new(statuses, liveness, metrics.clone()).with_refresh(freshen);
@@ -326,7 +326,7 @@ async fn build(
         desired: said,
         held: ends.held,
         other_daemon,
-        devices: lent,
+        devices,
         cluster: around.views,
         signals,
         custom_probes: endpoints::probe(&root, read.settings.clone(), systemd, tasks),

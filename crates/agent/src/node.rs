@@ -139,16 +139,16 @@ impl NodeContext {
         }
     }
 
-    pub(super) async fn set_device_users(&self, lending: DeviceUsers) -> Result<(), NodeError> {
+    pub(super) async fn set_device_users(&self, users: DeviceUsers) -> Result<(), NodeError> {
         let Some(devices) = &self.devices else {
             return Ok(());
         };
-        let asked = match lending {
+        let asked = match users {
             DeviceUsers::Open => devices.enable_allocation().await,
             DeviceUsers::Disabled => devices.disable_allocation(UPDATE_DISABLE_REASON).await,
             DeviceUsers::Quiesced => devices.quiesce(UPDATE_DISABLE_REASON).await,
         };
-        let what = match lending {
+        let what = match users {
             DeviceUsers::Open => "enable the devices of",
             DeviceUsers::Disabled | DeviceUsers::Quiesced => "disable the devices of",
         };
@@ -156,7 +156,7 @@ impl NodeContext {
             source: Some(Box::new(error)),
             ..self.other(what, Reason::DevicesMissing, true)
         })?;
-        if lending == DeviceUsers::Open {
+        if users == DeviceUsers::Open {
             device_holders::wait_for_allocatable(devices).await;
         }
         Ok(())

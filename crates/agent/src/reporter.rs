@@ -222,8 +222,12 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
 /// Resources with a count of zero that are not advertised. Advertised ones report by themselves why
 /// they have no devices.
 fn unadvertised(zeros: &[String], devices: &DevicesView) -> Vec<String> {
-    let lent = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
-    zeros.iter().filter(|name| !lent(name)).cloned().collect()
+    let advertised = |name: &String| devices.resources.iter().any(|one| one.resource == *name);
+    zeros
+        .iter()
+        .filter(|name| !advertised(name))
+        .cloned()
+        .collect()
 }
 
 /// Nothing is evaluated before all probes of custom gates have a first result: a restart of the agent must not
@@ -362,19 +366,22 @@ fn blockers(update: &UpdateReport) -> impl Iterator<Item = Blocker> {
         message: blocker.message.clone(),
         since: blocker.since,
     });
-    window.into_iter().chain(barred(update)).chain(blockers)
+    window
+        .into_iter()
+        .chain(blocked_update(update))
+        .chain(blockers)
 }
 
 /// The desired config, if its update must not start.
-fn barred(update: &UpdateReport) -> Option<Blocker> {
-    let barred = update.barred.as_ref().filter(|barred| barred.stands)?;
+fn blocked_update(update: &UpdateReport) -> Option<Blocker> {
+    let blocked = update.blocked.as_ref().filter(|blocked| blocked.stands)?;
     let desired = update.config.desired.as_ref()?;
     Some(Blocker {
         kind: "MachineConfig".to_owned(),
         namespace: String::new(),
         name: desired.name.clone(),
-        reason: barred.bar.reason,
-        message: barred.bar.message.clone(),
+        reason: blocked.cause.reason,
+        message: blocked.cause.message.clone(),
         since: update.since,
     })
 }

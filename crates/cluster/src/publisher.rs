@@ -172,12 +172,12 @@ fn is_settled(report: &UpdateReport) -> bool {
 /// The update to the desired config has not begun, because the controller has not granted it. The node is done with its
 /// current config: a node that is working would not be granted anything.
 fn awaits_grant(report: &UpdateReport) -> bool {
-    let blocked = report.barred.as_ref().filter(|blocked| blocked.stands);
+    let blocked = report.blocked.as_ref().filter(|blocked| blocked.stands);
     report.phase == Phase::Idle
         && !is_cordon_unresumed(report)
         && !report.unknown
         && report.config.current.is_some()
-        && blocked.is_some_and(|blocked| blocked.bar.reason == Reason::AwaitingGrant)
+        && blocked.is_some_and(|blocked| blocked.cause.reason == Reason::AwaitingGrant)
 }
 
 /// The config can never be applied on this machine, so waiting does not help.
@@ -214,11 +214,14 @@ pub fn degraded_input(report: &UpdateReport) -> DegradedInput {
     });
     let config = &report.config;
     let asked = config.desired.as_ref().or(config.current.as_ref());
-    let is_barred = report.barred.as_ref().is_some_and(|barred| barred.stands);
+    let is_blocked = report
+        .blocked
+        .as_ref()
+        .is_some_and(|blocked| blocked.stands);
     DegradedInput {
         config: asked.map(|it| it.digest),
         refused: !report.refused.is_empty(),
-        at_rest: is_settled(report) || is_barred && report.phase == Phase::Idle,
+        at_rest: is_settled(report) || is_blocked && report.phase == Phase::Idle,
         fault,
     }
 }
@@ -298,7 +301,7 @@ fn annotations(
 /// The failure with its code; empty if there is none.
 fn why(report: &UpdateReport) -> String {
     if failing(report).is_none() {
-        return barred(report);
+        return block_reason(report);
     }
     if !report.refused.is_empty() {
         let refusals = report
@@ -312,22 +315,22 @@ fn why(report: &UpdateReport) -> String {
 }
 
 /// The reason why the update is not started.
-fn barred(report: &UpdateReport) -> String {
-    let barred = report.barred.as_ref().filter(|it| it.stands);
-    let bar = barred.map(|it| &it.bar);
-    bar.map_or_else(String::new, |it| format!("{}: {}", it.reason, it.message))
+fn block_reason(report: &UpdateReport) -> String {
+    let blocked = report.blocked.as_ref().filter(|it| it.stands);
+    let cause = blocked.map(|it| &it.cause);
+    cause.map_or_else(String::new, |it| format!("{}: {}", it.reason, it.message))
 }
 
 /// The config whose update was cancelled by an operator, once no step of it is running. Its cordon
 /// may still wait for gates, which may stay closed indefinitely.
 pub fn cancelled(report: &UpdateReport) -> Option<&str> {
-    let barred = report.barred.as_ref().filter(|it| it.stands)?;
+    let blocked = report.blocked.as_ref().filter(|it| it.stands)?;
     let resting = match report.phase {
         Phase::Idle | Phase::Failed => report.cordoned.is_none(),
         Phase::Uncordoning => true,
         _ => false,
     };
-    let over = barred.bar.reason == Reason::Cancelled && resting;
+    let over = blocked.cause.reason == Reason::Cancelled && resting;
     let desired = report.config.desired.as_ref().filter(|_| over)?;
     Some(&desired.name)
 }

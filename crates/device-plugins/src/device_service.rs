@@ -52,7 +52,7 @@ pub struct DevicesSettings {
     /// The state of the systemd units that declarations name.
     pub units: watch::Receiver<UnitStates>,
     /// Set if the previous agent had disabled allocation: it then stays disabled from the start.
-    pub withheld: Option<AllocationDisabled>,
+    pub allocation_disabled: Option<AllocationDisabled>,
 }
 
 /// The device service; see [`DevicesService::start`].
@@ -87,8 +87,8 @@ impl DevicesService {
     /// Starts all tasks. They end with `tasks`; resources stay registered with the kubelet.
     pub fn start(root: Root, settings: DevicesSettings, tasks: &Tasks) -> DevicesHandle {
         let uevents = settings.uevents.unwrap_or_else(|| root.is_live());
-        let withheld = settings.withheld.as_ref().filter(|it| it.refuses);
-        let quiesced = withheld.map(|withheld| withheld.why.to_string());
+        let refused = settings.allocation_disabled.as_ref();
+        let quiesced = refused.filter(|it| it.refuses).map(|it| it.why.to_string());
         let registering = settings.registering;
         let declared_paths =
             DeclarationAllocator::new(root.clone(), settings.allowances.mounts.clone());
@@ -97,7 +97,7 @@ impl DevicesService {
             uevents,
             rescan: settings.rescan,
             units: settings.units,
-            withheld: settings.withheld,
+            allocation_disabled: settings.allocation_disabled,
         };
         let registry = Registry::start(root.clone(), settings, tasks);
         let holder_query = HolderQuery::new(root.clone(), registry.inventory());
@@ -191,8 +191,8 @@ impl DevicesHandle {
     /// Disables new allocations: every device is advertised as unhealthy. A pod that the kubelet has
     /// admitted already still gets its devices.
     pub async fn disable_allocation(&self, reason: impl AsRef<str>) -> Result<(), RegistryError> {
-        let withheld = allocation_disabled(reason.as_ref(), false);
-        self.registry.disable_allocation(withheld).await?;
+        let disabled = allocation_disabled(reason.as_ref(), false);
+        self.registry.disable_allocation(disabled).await?;
         self.wait_for_allocation_state().await;
         Ok(())
     }
@@ -203,7 +203,7 @@ impl DevicesHandle {
         let registry = self.registry.inventory();
         for mut side in [self.plugins.clone(), self.claims.inventory.clone()] {
             let heeds = |side: &Arc<machinist_device::Inventory>| {
-                side.withheld == registry.borrow().withheld
+                side.allocation_disabled == registry.borrow().allocation_disabled
             };
             // If one of them has ended, it allocates nothing any more.
             let _ = side.wait_for(heeds).await;

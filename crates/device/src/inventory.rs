@@ -309,7 +309,7 @@ pub struct Inventory {
     /// Problems with sources, for users.
     pub problems: Vec<Refusal>,
     /// Set while allocation is disabled: every device is then advertised as unhealthy.
-    pub withheld: Option<AllocationDisabled>,
+    pub allocation_disabled: Option<AllocationDisabled>,
     /// The units that declarations want stopped before the machine is changed or goes down.
     pub stop_units: BTreeSet<String>,
     /// Taints that declarations request, of resources that this machine has.
@@ -341,10 +341,11 @@ impl Inventory {
     /// A device's health and reason as reported to others: while allocation is disabled, a healthy
     /// device is reported as unhealthy.
     pub fn reported_health<'a>(&'a self, device: &'a Device) -> (Health, Option<String>) {
-        match (&self.withheld, device.health) {
-            (Some(AllocationDisabled { why, .. }), Health::Healthy) => {
-                (Health::Unhealthy, Some(format!("withheld: {why}")))
-            }
+        match (&self.allocation_disabled, device.health) {
+            (Some(AllocationDisabled { why, .. }), Health::Healthy) => (
+                Health::Unhealthy,
+                Some(format!("allocation disabled: {why}")),
+            ),
             _ => (device.health, device.reason.clone()),
         }
     }
@@ -352,8 +353,10 @@ impl Inventory {
     /// Like [`Inventory::reported_health`], for an allocation by the kubelet: disabled allocation only counts
     /// if it refuses `Allocate` too.
     pub fn allocation_health(&self, device: &Device) -> (Health, Option<String>) {
-        match &self.withheld {
-            Some(withheld) if !withheld.refuses => (device.health, device.reason.clone()),
+        match &self.allocation_disabled {
+            Some(allocation_disabled) if !allocation_disabled.refuses => {
+                (device.health, device.reason.clone())
+            }
             _ => self.reported_health(device),
         }
     }
@@ -380,7 +383,7 @@ mod tests {
     #[test]
     fn disabled_allocation_makes_every_device_unhealthy_with_the_reason() {
         let inventory = Inventory {
-            withheld: Some(AllocationDisabled {
+            allocation_disabled: Some(AllocationDisabled {
                 why: "update".into(),
                 refuses: false,
             }),
@@ -388,7 +391,10 @@ mod tests {
         };
         assert_eq!(
             inventory.reported_health(&device("/dev/a", &[])),
-            (Health::Unhealthy, Some("withheld: update".into()))
+            (
+                Health::Unhealthy,
+                Some("allocation disabled: update".into())
+            )
         );
         assert_eq!(
             inventory.allocation_health(&device("/dev/a", &[])),

@@ -68,7 +68,7 @@ pub struct RegistrySettings {
     /// The state of the systemd units in [`Inventory::probed_units`].
     pub units: watch::Receiver<UnitStates>,
     /// Set if the previous agent had disabled allocation: it then stays disabled from the start.
-    pub withheld: Option<AllocationDisabled>,
+    pub allocation_disabled: Option<AllocationDisabled>,
 }
 
 /// Why a request failed.
@@ -137,10 +137,12 @@ impl Registry {
     /// plugins notify the kubelet within their debounce time.
     pub async fn disable_allocation(
         &self,
-        withheld: AllocationDisabled,
+        allocation_disabled: AllocationDisabled,
     ) -> Result<(), RegistryError> {
-        self.request(RegistryRequest::SetAllocationDisabled(Some(withheld)))
-            .await
+        self.request(RegistryRequest::SetAllocationDisabled(Some(
+            allocation_disabled,
+        )))
+        .await
     }
 
     /// Enables allocation again.

@@ -95,7 +95,7 @@ pub struct RegistryState {
     scan_problems: BTreeMap<ResourceName, Vec<Refusal>>,
     /// Problems that kept resources from being scanned.
     unscanned: Vec<Refusal>,
-    withheld: Option<AllocationDisabled>,
+    allocation_disabled: Option<AllocationDisabled>,
 }
 
 impl RegistryState {
@@ -344,8 +344,8 @@ impl RegistryState {
     }
 
     /// Disables allocation of all devices, or enables it again.
-    pub fn set_allocation_disabled(&mut self, withheld: Option<AllocationDisabled>) {
-        self.withheld = withheld;
+    pub fn set_allocation_disabled(&mut self, allocation_disabled: Option<AllocationDisabled>) {
+        self.allocation_disabled = allocation_disabled;
     }
 
     /// The current inventory.
@@ -362,7 +362,7 @@ impl RegistryState {
                 .chain(found)
                 .chain(self.unscanned.iter().cloned())
                 .collect(),
-            withheld: self.withheld.clone(),
+            allocation_disabled: self.allocation_disabled.clone(),
             stop_units: self
                 .in_force()
                 .flat_map(|declaration| declaration.stop_units.iter().cloned())

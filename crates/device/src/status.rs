@@ -96,7 +96,7 @@ pub struct DevicesStatus {
     /// Whether there is a kubelet; the gate `DeviceManagerAbsent` depends on it.
     pub kubelet: KubeletPresence,
     /// Why allocation is disabled; null if it is enabled.
-    pub withheld: Option<String>,
+    pub allocation_disabled: Option<String>,
     /// Why the holders of devices are not known.
     #[serde(skip)]
     pub holders_unknown: Option<String>,
@@ -140,10 +140,10 @@ impl DevicesStatus {
                 .collect(),
             problems: inventory.problems.clone(),
             kubelet: kubelet.clone(),
-            withheld: inventory
-                .withheld
+            allocation_disabled: inventory
+                .allocation_disabled
                 .as_ref()
-                .map(|withheld| withheld.why.to_string()),
+                .map(|it| it.why.to_string()),
             attempts,
             holders_unknown: match holders {
                 HolderSnapshot::Unknown(why) => Some(why.clone()),

@@ -95,13 +95,13 @@ impl Machine {
 
     /// An agent that starts with allocation disabled by its predecessor.
     pub fn withholding_agent(&self, why: &str) -> Agent {
-        let withheld = machinist_device_plugins::device_service::allocation_disabled(why, true);
-        self.agent_with(Some(withheld), RESCAN, RegistrationMode::BySocket)
+        let disabled = machinist_device_plugins::device_service::allocation_disabled(why, true);
+        self.agent_with(Some(disabled), RESCAN, RegistrationMode::BySocket)
     }
 
     fn agent_with(
         &self,
-        withheld: Option<machinist_device::AllocationDisabled>,
+        allocation_disabled: Option<machinist_device::AllocationDisabled>,
         rescan: Duration,
         registering: RegistrationMode,
     ) -> Agent {
@@ -114,7 +114,7 @@ impl Machine {
             rescan,
             registering,
             units: units.subscribe(),
-            withheld,
+            allocation_disabled,
         };
         let handle = DevicesService::start(root, settings, &tasks);
         Agent {

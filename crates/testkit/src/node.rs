@@ -34,7 +34,7 @@ struct Knobs {
     /// A pod cannot be evicted.
     blocked: bool,
     refills: u32,
-    lendings: Vec<DeviceUsers>,
+    device_users: Vec<DeviceUsers>,
     spent: Vec<Duration>,
     control_plane: bool,
     /// Pods that use a device, of those that must be evicted.
@@ -145,7 +145,7 @@ impl FakeNode {
 
     /// The recorded changes of device allocation, in order.
     pub fn device_users_history(&self) -> Vec<DeviceUsers> {
-        self.with(|knobs| knobs.lendings.clone())
+        self.with(|knobs| knobs.device_users.clone())
     }
 
     /// The time already spent at the start of each drain.
@@ -190,10 +190,10 @@ impl NodePort for FakeNode {
         })
     }
 
-    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
+    fn set_device_users(&self, users: DeviceUsers) -> NodeFuture<'_, ()> {
         Box::pin(async move {
             self.may("lend")?;
-            self.with(|knobs| knobs.lendings.push(lending));
+            self.with(|knobs| knobs.device_users.push(users));
             Ok(())
         })
     }

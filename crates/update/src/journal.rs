@@ -149,11 +149,11 @@ pub struct CordonRecord {
     /// When each phase before staging began and ended.
     pub phases: Vec<PhaseRecord>,
     /// Allocatable devices before allocation was disabled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lent: Option<DevicesBeforeUpdate>,
+    #[serde(default, rename = "lent", skip_serializing_if = "Option::is_none")]
+    pub devices_before: Option<DevicesBeforeUpdate>,
     /// The last requested state of device allocation.
-    #[serde(default)]
-    pub lending: DeviceUsers,
+    #[serde(default, rename = "lending")]
+    pub device_users: DeviceUsers,
     /// Units that the update stopped and must start again; no other units.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped: Vec<String>,

@@ -133,7 +133,7 @@ pub trait NodePort: Send + Sync + 'static {
     fn cordon(&self, to: String) -> NodeFuture<'_, ()>;
 
     /// Enables or disables device allocation. Completes once every device plugin has applied it.
-    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()>;
+    fn set_device_users(&self, users: DeviceUsers) -> NodeFuture<'_, ()>;
 
     /// Returns which container holds which devices; `None` if that is unknown. A node without devices has no
     /// holders.

@@ -225,8 +225,8 @@ fn observe_objects(
     observed.map_err(|error| look.blame(error))?;
     look.seen.users_directories = look.users_directories();
     look.seen.exposed = look.exposed_paths();
-    look.seen.unsafe_before = look.barred(&before);
-    look.seen.unsafe_after = look.barred(&after);
+    look.seen.unsafe_before = look.unsafe_paths(&before);
+    look.seen.unsafe_after = look.unsafe_paths(&after);
     look.seen.canonical_before = before.moved.clone();
     look.seen.canonical = after.moved.clone();
     // Without a previous config, the machine is on the new one.

@@ -132,9 +132,9 @@ pub fn stays_draining_during_an_api_server_outage(fleet: &Fleet) {
     let devices = &status["devices"][0];
     assert_eq!(devices["registered"], true, "{status:#}");
     let second = fleet.second.console_status().expect("the agent");
-    let lent = &second["devices"][0];
-    assert_eq!(lent["registered"], true, "{second:#}");
-    assert_eq!(lent["devices"][0]["health"], "Healthy", "{second:#}");
+    let allocated = &second["devices"][0];
+    assert_eq!(allocated["registered"], true, "{second:#}");
+    assert_eq!(allocated["devices"][0]["health"], "Healthy", "{second:#}");
 }
 
 /// Asserts that the node, its pool and the reason are visible with only a kubeconfig.
@@ -207,16 +207,19 @@ fn is_allocatable_again_after_the_uncordon(fleet: &Fleet, from: usize) {
     };
     let boot = fleet.first.boot_id();
     let back = when(&|event| event["requestObject"]["status"]["nodeInfo"]["bootID"] == *boot);
-    let lent = when(&|event| event["requestObject"]["status"]["allocatable"][FUSE] == "2");
+    let allocated = when(&|event| event["requestObject"]["status"]["allocatable"][FUSE] == "2");
     let uncordon = when(&|event| {
         let body = event["requestObject"].to_string();
         event["objectRef"]["subresource"].is_null() && body.contains("\"/spec/unschedulable\"")
     });
-    assert!(back <= lent, "booted {back}, allocatable {lent}");
-    let late = lent.duration_since(uncordon);
+    assert!(back <= allocated, "booted {back}, allocatable {allocated}");
+    let late = allocated.duration_since(uncordon);
     println!(
         "lab: figure: the Node counts the device {} ms after the uncordon; less than 0: before it",
         late.as_millis()
     );
-    assert!(late < REPORT, "allocatable {lent}, uncordoned {uncordon}");
+    assert!(
+        late < REPORT,
+        "allocatable {allocated}, uncordoned {uncordon}"
+    );
 }

@@ -111,8 +111,8 @@ fn judge(config: &str, desired: Option<&str>, report: &UpdateReport) -> Option<C
     // During a reboot the reconciler processes no requests; an update that has reached it cannot be
     // cancelled.
     let late = report.unverified || {
-        let barred = report.barred.as_ref()?;
-        !barred.stands && barred.bar.reason == Reason::Cancelled
+        let blocked = report.blocked.as_ref()?;
+        !blocked.stands && blocked.cause.reason == Reason::Cancelled
     };
     if !late || report.config.desired.as_ref()?.name != config {
         return None;
@@ -143,14 +143,14 @@ mod tests {
 
     fn report(stands: bool, current: &str, phase: Phase) -> UpdateReport {
         let name = |name: &str| ConfigName::new(name, Digest::of(name.as_bytes()));
-        let bar = BlockReason {
+        let cause = BlockReason {
             reason: Reason::Cancelled,
             message: String::new(),
         };
         UpdateReport {
             phase,
-            barred: Some(BlockedUpdate {
-                bar: Arc::new(bar),
+            blocked: Some(BlockedUpdate {
+                cause: Arc::new(cause),
                 stands,
             }),
             config: UpdateConfigState {
@@ -175,7 +175,7 @@ mod tests {
         assert!(refused(&report(false, "old", Phase::RebootPending)).contains("reboot is pending"));
         assert!(refused(&report(false, "new", Phase::Idle)).contains("already applied"));
         let unseen = UpdateReport {
-            barred: None,
+            blocked: None,
             ..waits
         };
         assert_eq!(judge("new", Some("new"), &unseen), None);

@@ -112,8 +112,8 @@ fn outcome(
     if desired != Some(grant.target.as_str()) {
         return ended(GrantOutcome::Cancelled, Reason::DesiredConfigChanged);
     }
-    if let Some(block) = report.barred.as_ref().filter(|block| block.stands) {
-        return match (block.bar.reason, grant.acknowledged) {
+    if let Some(block) = report.blocked.as_ref().filter(|block| block.stands) {
+        return match (block.cause.reason, grant.acknowledged) {
             // The report is older than the grant.
             (Reason::AwaitingGrant, _) => None,
             (Reason::Cancelled, true) => ended(GrantOutcome::Cancelled, Reason::Cancelled),

@@ -207,8 +207,8 @@ impl<P: PodApi> NodePort for AgentDrain<P> {
         Box::pin(async move { self.cordon_now(&to).await })
     }
 
-    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours.set_device_users(lending))
+    fn set_device_users(&self, users: DeviceUsers) -> NodeFuture<'_, ()> {
+        Box::pin(self.ours.set_device_users(users))
     }
 
     fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {

@@ -38,12 +38,12 @@ impl NodeContext {
 /// Resources of which the Node counts fewer devices than advertised. A count that cannot be parsed
 /// is accepted.
 fn missing(offers: &[(String, usize)], counted: &BTreeMap<String, String>) -> Vec<String> {
-    let short = |(name, lent): &(String, usize)| {
+    let short = |(name, advertised): &(String, usize)| {
         let counts = match counted.get(name) {
             Some(text) => text.parse::<usize>().ok()?,
             None => 0,
         };
-        (counts < *lent).then(|| format!("{counts} of {lent} {name}"))
+        (counts < *advertised).then(|| format!("{counts} of {advertised} {name}"))
     };
     offers.iter().filter_map(short).collect()
 }
@@ -55,13 +55,19 @@ mod tests {
     #[test]
     fn allocatable_below_the_advertised_count_is_waited_for() {
         let counted = |text: &str| BTreeMap::from([("acme.dev/fpga".to_owned(), text.to_owned())]);
-        let lent = [("acme.dev/fpga".to_owned(), 2)];
-        assert_eq!(missing(&lent, &counted("1")), ["1 of 2 acme.dev/fpga"]);
-        assert_eq!(missing(&lent, &BTreeMap::new()), ["0 of 2 acme.dev/fpga"]);
+        let advertised = [("acme.dev/fpga".to_owned(), 2)];
+        assert_eq!(
+            missing(&advertised, &counted("1")),
+            ["1 of 2 acme.dev/fpga"]
+        );
+        assert_eq!(
+            missing(&advertised, &BTreeMap::new()),
+            ["0 of 2 acme.dev/fpga"]
+        );
         // More is accepted, because another plugin may advertise the same name. An unparsable count
         // does not block.
         for enough in ["2", "3", "1k"] {
-            assert_eq!(missing(&lent, &counted(enough)), [""; 0]);
+            assert_eq!(missing(&advertised, &counted(enough)), [""; 0]);
         }
         assert_eq!(missing(&[], &counted("0")), [""; 0]);
     }

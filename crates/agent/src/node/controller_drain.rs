@@ -198,8 +198,8 @@ impl NodePort for ControllerDrain {
         Box::pin(async { Ok(()) })
     }
 
-    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours.set_device_users(lending))
+    fn set_device_users(&self, users: DeviceUsers) -> NodeFuture<'_, ()> {
+        Box::pin(self.ours.set_device_users(users))
     }
 
     fn drain(&self, order: DrainOrder) -> NodeFuture<'_, DrainResult> {

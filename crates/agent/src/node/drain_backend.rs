@@ -83,8 +83,8 @@ impl<P: PodApi> NodePort for DrainBackend<P> {
         Box::pin(async move { self.node().await?.cordon(to).await })
     }
 
-    fn set_device_users(&self, lending: DeviceUsers) -> NodeFuture<'_, ()> {
-        Box::pin(self.ours().set_device_users(lending))
+    fn set_device_users(&self, users: DeviceUsers) -> NodeFuture<'_, ()> {
+        Box::pin(self.ours().set_device_users(users))
     }
 
     fn holders(&self) -> NodeFuture<'_, Option<DeviceHolderCounts>> {

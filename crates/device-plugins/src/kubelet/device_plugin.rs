@@ -152,8 +152,12 @@ impl DevicePlugin for DevicePluginService {
         let (inventory, resource) = self.now()?;
         if resource.asks.pre_start {
             // Its source was ordered to release the hardware.
-            if let Some(withheld) = inventory.withheld.as_ref().filter(|it| it.refuses) {
-                let (name, why) = (&self.resource, &withheld.why);
+            if let Some(allocation_disabled) = inventory
+                .allocation_disabled
+                .as_ref()
+                .filter(|it| it.refuses)
+            {
+                let (name, why) = (&self.resource, &allocation_disabled.why);
                 return Err(Status::unavailable(format!(
                     "allocation of {name} disabled: {why}"
                 )));

@@ -79,19 +79,19 @@ fn to_wire(id: String, health: Health, device: &Device) -> api::Device {
 /// The inputs of the last list, to detect whether the next one differs on the wire.
 struct SentListInputs {
     resource: Option<Arc<Resource>>,
-    withheld: bool,
+    allocation_disabled: bool,
 }
 
 impl SentListInputs {
     fn of(inventory: &Inventory, name: &ResourceName) -> Self {
         Self {
             resource: inventory.resources.get(name).cloned(),
-            withheld: inventory.withheld.is_some(),
+            allocation_disabled: inventory.allocation_disabled.is_some(),
         }
     }
 
     fn same(&self, other: &Self) -> bool {
-        self.withheld == other.withheld
+        self.allocation_disabled == other.allocation_disabled
             && match (&self.resource, &other.resource) {
                 (None, None) => true,
                 (Some(one), Some(two)) => Arc::ptr_eq(one, two) || same_on_wire(one, two),

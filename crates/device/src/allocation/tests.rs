@@ -83,15 +83,15 @@ fn unknown_unhealthy_and_disabled_devices_are_rejected_by_name() {
         refused(&one, &inventory, "b"),
         "acme.dev/x has no device \"b\""
     );
-    inventory.withheld = Some(AllocationDisabled {
+    inventory.allocation_disabled = Some(AllocationDisabled {
         why: "the node is being updated".into(),
         refuses: true,
     });
     assert_eq!(
         refused(&one, &inventory, "a"),
-        "device \"a\" of acme.dev/x is unhealthy: withheld: the node is being updated"
+        "device \"a\" of acme.dev/x is unhealthy: allocation disabled: the node is being updated"
     );
-    inventory.withheld = None;
+    inventory.allocation_disabled = None;
     let device = one.devices.get_mut("a").unwrap();
     device.health = Health::Unhealthy;
     device.reason = Some("/dev/a is gone".into());

@@ -158,11 +158,11 @@ impl PoolDevice {
 
 fn taints(inventory: &Inventory, device: &Device) -> BTreeSet<&'static str> {
     let unhealthy = (device.health != Health::Healthy).then_some(UNHEALTHY_TAINT);
-    let withheld = inventory
-        .withheld
+    let allocation_disabled = inventory
+        .allocation_disabled
         .is_some()
         .then_some(ALLOCATION_DISABLED_TAINT);
-    unhealthy.into_iter().chain(withheld).collect()
+    unhealthy.into_iter().chain(allocation_disabled).collect()
 }
 
 /// The driver's own attributes are set first, so that a source's attributes cannot replace them.

@@ -68,11 +68,16 @@ impl ChangeLogger {
                 tracing::warn!(suppressed, "{problem}");
             }
         }
-        let why = |inventory: &Inventory| inventory.withheld.as_ref().map(|one| one.why.clone());
+        let why = |inventory: &Inventory| {
+            inventory
+                .allocation_disabled
+                .as_ref()
+                .map(|one| one.why.clone())
+        };
         if why(old) != why(new) {
-            match &new.withheld {
-                Some(withheld) => {
-                    tracing::info!("allocation of devices disabled: {}", withheld.why)
+            match &new.allocation_disabled {
+                Some(disabled) => {
+                    tracing::info!("allocation of devices disabled: {}", disabled.why)
                 }
                 None => tracing::info!("allocation of devices enabled again"),
             }

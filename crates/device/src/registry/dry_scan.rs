@@ -69,7 +69,7 @@ pub fn check(
     Ok(Inventory {
         resources: [(resource.name.clone(), resource.into())].into(),
         problems,
-        withheld: None,
+        allocation_disabled: None,
         taints: declaration.taint.iter().cloned().collect(),
         stop_units: declaration.stop_units.iter().cloned().collect(),
         probed_units: declaration.probed_units().map(str::to_owned).collect(),

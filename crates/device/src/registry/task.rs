@@ -101,7 +101,7 @@ impl RegistryTask {
                 scan::is_device(&root, node)
             });
         }
-        state.set_allocation_disabled(settings.withheld);
+        state.set_allocation_disabled(settings.allocation_disabled);
         Self {
             sources: EventSources::new(&root, settings.uevents, settings.units, settings.rescan),
             scans: ScanProgress::new(root.clone(), checkpoint_writer.is_new_boot()),

@@ -31,7 +31,7 @@ pub struct Known {
     pub(super) healthy: BTreeSet<String>,
     pub(super) unhealthy: BTreeSet<String>,
     /// Devices that are allocated to containers.
-    pub(super) lent: BTreeSet<String>,
+    pub(super) allocated: BTreeSet<String>,
 }
 
 pub type ResourceAccounts = BTreeMap<String, Known>;

@@ -22,7 +22,11 @@ impl FakeKubelet {
                 "no healthy devices present; cannot allocate unhealthy devices {resource}"
             ));
         }
-        let free: BTreeSet<_> = known.healthy.difference(&known.lent).cloned().collect();
+        let free: BTreeSet<_> = known
+            .healthy
+            .difference(&known.allocated)
+            .cloned()
+            .collect();
         if free.len() < count {
             return Err(format!(
                 "requested number of devices unavailable for {resource}. Requested: {count}, Available: {}",
@@ -55,7 +59,7 @@ impl FakeKubelet {
             let known = books.get_mut(resource);
             known
                 .into_iter()
-                .for_each(|known| known.lent.extend(chosen.clone()));
+                .for_each(|known| known.allocated.extend(chosen.clone()));
         });
         Ok(answer)
     }

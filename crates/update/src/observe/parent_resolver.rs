@@ -22,7 +22,7 @@ struct ResolvedParent {
     at: AbsPath,
     control: Arc<DirectoryControl>,
     /// The reason why nothing below it may be modified.
-    barred: Option<Arc<str>>,
+    unsafe_because: Option<Arc<str>>,
 }
 
 /// Resolves the links in the parents of paths, each directory once.
@@ -39,7 +39,7 @@ pub(super) struct ParentResolver<'a> {
     /// The users who control directories that are not root's, by the paths in them.
     controlled: BTreeMap<AbsPath, DirectoryControl>,
     /// Reasons why paths may not be modified.
-    barred: BTreeMap<AbsPath, String>,
+    unsafe_paths: BTreeMap<AbsPath, String>,
 }
 
 /// The risks of the paths that a user could redirect, by canonical path.
@@ -48,7 +48,7 @@ pub(super) struct PathRisks {
     /// The user who controls the directory of a path, if that is not root.
     pub(super) controlled: BTreeMap<AbsPath, DirectoryControl>,
     /// The reason why a path may not be modified.
-    pub(super) barred: BTreeMap<AbsPath, String>,
+    pub(super) unsafe_paths: BTreeMap<AbsPath, String>,
 }
 
 impl<'a> ParentResolver<'a> {
@@ -88,7 +88,7 @@ impl<'a> ParentResolver<'a> {
             known: HashMap::new(),
             bare: HashSet::new(),
             controlled: BTreeMap::new(),
-            barred: BTreeMap::new(),
+            unsafe_paths: BTreeMap::new(),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> ParentResolver<'a> {
     pub(super) fn risks(self) -> PathRisks {
         PathRisks {
             controlled: self.controlled,
-            barred: self.barred,
+            unsafe_paths: self.unsafe_paths,
         }
     }
 
@@ -137,7 +137,7 @@ impl<'a> ParentResolver<'a> {
             holder = ResolvedParent {
                 at,
                 control: entered.0,
-                barred: holder.barred.or(entered.1),
+                unsafe_because: holder.unsafe_because.or(entered.1),
             };
         }
         Ok(self.place_in(&holder, path))
@@ -149,8 +149,8 @@ impl<'a> ParentResolver<'a> {
             true => path.clone(),
             false => child(&holder.at, path.file_name()),
         };
-        if let Some(why) = &holder.barred {
-            self.barred.insert(place.clone(), why.to_string());
+        if let Some(why) = &holder.unsafe_because {
+            self.unsafe_paths.insert(place.clone(), why.to_string());
         }
         if *holder.control != DirectoryControl::Root {
             let control = DirectoryControl::clone(&holder.control);
@@ -167,7 +167,7 @@ impl<'a> ParentResolver<'a> {
             return Ok(ResolvedParent {
                 at: path.clone(),
                 control: Arc::new(DirectoryControl::Root),
-                barred: None,
+                unsafe_because: None,
             });
         };
         let above = self.directory(&parent, links)?;
@@ -184,7 +184,7 @@ impl<'a> ParentResolver<'a> {
         links: usize,
     ) -> Result<ResolvedParent, RootError> {
         let at = child(&above.at, path.file_name());
-        if above.barred.is_some() {
+        if above.unsafe_because.is_some() {
             return Ok(ResolvedParent { at, ..above });
         }
         let link = match self.found(path, &above, &at)? {
@@ -192,7 +192,7 @@ impl<'a> ParentResolver<'a> {
                 return Ok(ResolvedParent {
                     at,
                     control,
-                    barred: None,
+                    unsafe_because: None,
                 });
             }
             ParentEntry::Link(link) if links < MAX_SYMLINKS => link,
@@ -201,20 +201,25 @@ impl<'a> ParentResolver<'a> {
                 self.bare.insert(at.clone());
                 return Ok(ResolvedParent { at, ..above });
             }
-            ParentEntry::Blocked(why) => return Ok(self.bar(at, &above, why)),
+            ParentEntry::Blocked(why) => return Ok(self.mark_unsafe(at, &above, why)),
         };
         match self.follow(&above, &link, links + 1)? {
             Ok(led) => Ok(led),
-            Err(why) => Ok(self.bar(at, &above, why.into())),
+            Err(why) => Ok(self.mark_unsafe(at, &above, why.into())),
         }
     }
 
-    fn bar(&mut self, at: AbsPath, above: &ResolvedParent, why: Arc<str>) -> ResolvedParent {
+    fn mark_unsafe(
+        &mut self,
+        at: AbsPath,
+        above: &ResolvedParent,
+        why: Arc<str>,
+    ) -> ResolvedParent {
         self.bare.insert(at.clone());
         ResolvedParent {
             at,
             control: Arc::clone(&above.control),
-            barred: Some(why),
+            unsafe_because: Some(why),
         }
     }
 
@@ -276,7 +281,7 @@ impl<'a> ParentResolver<'a> {
     }
 
     fn step(&self, above: &ResolvedParent, at: &AbsPath) -> Result<ParentEntry, RootError> {
-        if above.barred.is_some() || self.bare.contains(&above.at) {
+        if above.unsafe_because.is_some() || self.bare.contains(&above.at) {
             return Ok(ParentEntry::Bare);
         }
         let made = self.made.of_directory(&self.root, at);

@@ -33,7 +33,7 @@ struct ConfigPaths<'a> {
     /// The canonical paths of those that differ from them.
     canonical: BTreeMap<AbsPath, AbsPath>,
     /// The reasons why paths are not safe before the update.
-    barred: BTreeMap<AbsPath, String>,
+    unsafe_paths: BTreeMap<AbsPath, String>,
 }
 
 impl ObjectObserver<'_> {
@@ -87,13 +87,13 @@ impl ObjectObserver<'_> {
             asked: &paths.before,
             places: ParentResolver::today(root).with_made(Arc::clone(&made)),
             canonical: self.seen.canonical_before.clone(),
-            barred: self.seen.unsafe_before.clone(),
+            unsafe_paths: self.seen.unsafe_before.clone(),
         };
         let after = ConfigPaths {
             asked: &paths.after,
             places: ParentResolver::planned(root, from, to)?.with_made(made),
             canonical: self.seen.canonical.clone(),
-            barred: self.seen.unsafe_after.clone(),
+            unsafe_paths: self.seen.unsafe_after.clone(),
         };
         let later = LaterOwners::new(sides, planned);
         let before = self.planned_risks(before, planned, None)?;
@@ -111,7 +111,7 @@ impl ObjectObserver<'_> {
             asked,
             mut places,
             canonical,
-            barred,
+            unsafe_paths,
         } = paths;
         let mut ways = Vec::with_capacity(asked.len());
         for one in asked {
@@ -126,7 +126,7 @@ impl ObjectObserver<'_> {
         for (one, place) in ways {
             let path = canonical.get(&one.path).unwrap_or(&one.path);
             let control = risks.controlled.get(&place);
-            let why = match (risks.barred.get(&place), control) {
+            let why = match (risks.unsafe_paths.get(&place), control) {
                 (Some(why), _) => Some(why.clone()),
                 (None, Some(control)) => {
                     let later = later.map(|later| self.later_owner(later, path, control));
@@ -137,7 +137,7 @@ impl ObjectObserver<'_> {
                 }
                 (None, None) => None,
             };
-            match (why, barred.get(path)) {
+            match (why, unsafe_paths.get(path)) {
                 (Some(why), None) => {
                     let why = format!("with the modes and owners of this config, {why}");
                     found.insert(path.clone(), why);

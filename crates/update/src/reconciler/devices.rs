@@ -34,7 +34,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         match self.progress.phase() {
             // The machine is being judged, or has been.
             Phase::Booted | Phase::Verifying | Phase::Uncordoning => DeviceUsers::Open,
-            _ => cordon.map(|cordon| cordon.lending).unwrap_or_default(),
+            _ => cordon.map(|cordon| cordon.device_users).unwrap_or_default(),
         }
     }
 
@@ -44,7 +44,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let cordon = self.journal.cordon.as_ref();
         let (Some(node), true) = (
             self.node.port(),
-            cordon.is_some_and(|cordon| cordon.lent.is_none()),
+            cordon.is_some_and(|cordon| cordon.devices_before.is_none()),
         ) else {
             return;
         };
@@ -52,7 +52,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         // The holders are only informative; an update does not depend on them.
         let holders = self.run_responsive(node.holders()).await.ok().flatten();
         if let Some(cordon) = &mut self.journal.cordon {
-            cordon.lent = Some(DevicesBeforeUpdate { counts, holders });
+            cordon.devices_before = Some(DevicesBeforeUpdate { counts, holders });
         }
     }
 
@@ -63,9 +63,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
     ) -> Result<NodeCallResult<()>, UpdateError> {
         if let Some(cordon) = &mut self.journal.cordon
-            && cordon.lending != allocation
+            && cordon.device_users != allocation
         {
-            cordon.lending = allocation;
+            cordon.device_users = allocation;
             self.save().await?;
         }
         self.retry_until_answered(stop, |node, _| node.set_device_users(allocation))
@@ -119,7 +119,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(cordon) = cordon.filter(|_| self.node.is_connected()) else {
             return Ok(None);
         };
-        let allocation = cordon.lending;
+        let allocation = cordon.device_users;
         if let Some(ended) = self.restart_stopped_units(stop).await? {
             return Ok(Some(ended));
         }
@@ -143,7 +143,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(cordon) = &self.journal.cordon else {
             return Ok(None);
         };
-        let is_allocatable = cordon.lending == DeviceUsers::Open;
+        let is_allocatable = cordon.device_users == DeviceUsers::Open;
         if let (Some(node), Some(services)) = (self.node.port(), self.services.clone()) {
             let units: Vec<String> = node.stop_units().into_iter().collect();
             match self.stop_running(&*services, &units, stop).await? {

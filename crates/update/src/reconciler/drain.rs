@@ -99,8 +99,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             drained_for: 0,
             blocked_for: 0,
             phases: Vec::new(),
-            lent: None,
-            lending: DeviceUsers::Open,
+            devices_before: None,
+            device_users: DeviceUsers::Open,
             stopped: Vec::new(),
         });
         record.to = to.clone();

@@ -35,8 +35,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .map(|(config, _)| config.notes.0.clone())
                 .unwrap_or_default(),
             plan_warnings: self.plan_warnings(&desired),
-            barred: desired.block_reason().map(|reason| BlockedUpdate {
-                bar: Arc::clone(reason),
+            blocked: desired.block_reason().map(|reason| BlockedUpdate {
+                cause: Arc::clone(reason),
                 stands: self.is_blocked(),
             }),
             failure: self.failure(),
@@ -67,7 +67,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             failed_units_before: self.journal.failed_units.clone(),
             blockers: self.node.blockers().to_vec(),
             cordoned: self.journal.cordon.as_ref().map(|cordon| cordon.since),
-            lending: self.device_users(),
+            device_users: self.device_users(),
             opens: self
                 .closed_until()
                 .filter(|_| self.progress.phase() == Phase::Waiting),

@@ -72,7 +72,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// allocatable.
     fn allocatable_before_update(&self) -> BTreeMap<String, usize> {
         let cordon = self.journal.cordon.as_ref();
-        match cordon.and_then(|cordon| cordon.lent.as_ref()) {
+        match cordon.and_then(|cordon| cordon.devices_before.as_ref()) {
             Some(before) => before.counts.clone(),
             None => self.hooks.allocatable(),
         }
@@ -80,7 +80,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     fn has_disabled_devices(&self) -> bool {
         let cordon = self.journal.cordon.as_ref();
-        cordon.is_some_and(|cordon| cordon.lent.is_some())
+        cordon.is_some_and(|cordon| cordon.devices_before.is_some())
     }
 
     fn event_for_staged(&mut self, staged: Result<(), TransactionError>) -> PhaseEvent {

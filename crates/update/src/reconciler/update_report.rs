@@ -24,7 +24,7 @@ pub struct UpdateReport {
     /// The configs.
     pub config: UpdateConfigState,
     /// Why no update may begin for the desired config.
-    pub barred: Option<BlockedUpdate>,
+    pub blocked: Option<BlockedUpdate>,
     /// Why the last update failed.
     pub failure: Option<UpdateFailure>,
     /// Refusals of the last config that was read; the machine keeps the last accepted config.
@@ -56,7 +56,7 @@ pub struct UpdateReport {
     /// Since when the node is cordoned for an update.
     pub cordoned: Option<Timestamp>,
     /// The state of device allocation.
-    pub lending: DeviceUsers,
+    pub device_users: DeviceUsers,
     /// When the maintenance window opens for which an update waits.
     pub opens: Option<Timestamp>,
     /// The update waits for the time that the cluster has set, not for a window.
@@ -71,7 +71,7 @@ pub struct UpdateReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedUpdate {
     /// The cause.
-    pub bar: Arc<BlockReason>,
+    pub cause: Arc<BlockReason>,
     /// The machine is unchanged by this config. If false, the update has begun and continues to its end.
     pub stands: bool,
 }

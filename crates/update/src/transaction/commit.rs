@@ -37,11 +37,11 @@ fn commit_one(root: &Root, record: &OperationRecord) -> Result<(), TransactionEr
             let target = target.clone();
             return Err(TransactionError::MountMissing { target });
         }
-        Err(barred) => return Err(barred.into_error(target)),
+        Err(refusal) => return Err(refusal.into_error(target)),
     };
     settle_and_commit(&reached.root, record).map_err(|error| reached.blame(target, error))?;
     let confirmed = reached.confirm(root, record);
-    confirmed.map_err(|barred| barred.into_error(target))
+    confirmed.map_err(|refusal| refusal.into_error(target))
 }
 
 fn settle_and_commit(root: &Root, record: &OperationRecord) -> Result<(), TransactionError> {

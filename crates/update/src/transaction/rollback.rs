@@ -99,8 +99,8 @@ fn undo_one(
         Err(DirectoryRefusal::Error(TransactionError::Root(error))) if is_machine_error(&error) => {
             return Err(error.into());
         }
-        Err(barred) => {
-            let error = barred.into_error(&record.target);
+        Err(refusal) => {
+            let error = refusal.into_error(&record.target);
             return keep_changed(root, tx, record, &error, undone);
         }
     };
@@ -109,7 +109,7 @@ fn undo_one(
     let back = back.and_then(|kept| {
         undone.kept.extend(kept);
         let confirmed = reached.confirm(root, record);
-        confirmed.map_err(|barred| barred.into_error(&record.target))
+        confirmed.map_err(|refusal| refusal.into_error(&record.target))
     });
     match back {
         Err(error) if reached.is_user_change(&error, record)? => {

@@ -176,7 +176,7 @@ impl StagingWork<'_> {
         node: &NewObject,
     ) -> Result<(), TransactionError> {
         let target = &record.target;
-        let reached = reach(self.root, record).map_err(|barred| barred.into_error(target))?;
+        let reached = reach(self.root, record).map_err(|refusal| refusal.into_error(target))?;
         let recorded = ObjectIdentity {
             ino: before.ino,
             birth: before.birth,

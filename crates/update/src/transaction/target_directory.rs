@@ -138,7 +138,7 @@ fn holder_way(root: &Root, slot: &AbsPath) -> Result<Option<WalkedPath>, Directo
     match walk(root, &inside) {
         Ok(way) => Ok(Some(way.spelled(&inside))),
         Err(DirectoryRefusal::Missing) => Ok(None),
-        Err(barred) => Err(barred),
+        Err(refusal) => Err(refusal),
     }
 }
 
@@ -171,7 +171,7 @@ fn staging_way(root: &Root, dir: &AbsPath) -> Result<Option<WalkedPath>, Transac
             tracing::warn!(path = %dir, %reason, "left unchanged: {why}");
             Ok(None)
         }
-        Err(barred) => Err(barred.into_error(dir)),
+        Err(refusal) => Err(refusal.into_error(dir)),
     }
 }
 

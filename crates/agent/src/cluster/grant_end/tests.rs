@@ -59,13 +59,13 @@ fn report(current: &str, desired: &str) -> UpdateReport {
 }
 
 fn blocked(reason: Reason) -> UpdateReport {
-    let bar = BlockReason {
+    let cause = BlockReason {
         reason,
         message: String::new(),
     };
     UpdateReport {
-        barred: Some(BlockedUpdate {
-            bar: Arc::new(bar),
+        blocked: Some(BlockedUpdate {
+            cause: Arc::new(cause),
             stands: true,
         }),
         ..report("old", "new")

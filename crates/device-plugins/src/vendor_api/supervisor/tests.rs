@@ -31,7 +31,7 @@ async fn a_vendor_that_removes_its_socket_again_and_again_causes_few_log_lines()
         uevents: false,
         rescan: Duration::from_secs(3600),
         units: watch::channel(Default::default()).1,
-        withheld: None,
+        allocation_disabled: None,
     };
     let registry = Registry::start(root.clone(), settings, &tasks);
     let quiesced = watch::channel(None).1;

@@ -118,7 +118,7 @@ fn claims_are_not_prepared_while_allocation_is_refused() {
     let mut inventory = inventory();
     let one = claim("c", vec![given("one", "a")]);
     for (refuses, expected) in [(false, true), (true, false)] {
-        inventory.withheld = Some(AllocationDisabled {
+        inventory.allocation_disabled = Some(AllocationDisabled {
             why: "update".into(),
             refuses,
         });

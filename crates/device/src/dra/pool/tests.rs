@@ -129,7 +129,7 @@ fn unhealthy_devices_are_tainted_and_only_dra_resources_are_listed() {
         pool.devices[0].spelled(ApiFlavor::Plain)["taints"],
         json!([{"key": "machinist.dev/unhealthy", "effect": "NoSchedule"}])
     );
-    inventory.withheld = Some(AllocationDisabled {
+    inventory.allocation_disabled = Some(AllocationDisabled {
         why: "update".into(),
         refuses: false,
     });

@@ -160,13 +160,16 @@ impl ObjectObserver<'_> {
     }
 
     /// Returns the reasons why some of these paths may not be modified.
-    pub(in crate::observe) fn barred(&self, located: &LocatedPaths) -> BTreeMap<AbsPath, String> {
-        let mut barred = located.barred.clone();
+    pub(in crate::observe) fn unsafe_paths(
+        &self,
+        located: &LocatedPaths,
+    ) -> BTreeMap<AbsPath, String> {
+        let mut unsafe_paths = located.unsafe_paths.clone();
         let foreign = located.paths.iter().filter_map(|asked| {
             let why = self.foreign.get(&asked.path)?;
             Some((asked.path.clone(), why.clone()))
         });
-        barred.extend(foreign);
-        barred
+        unsafe_paths.extend(foreign);
+        unsafe_paths
     }
 }
