@@ -227,12 +227,18 @@ mod delivery {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::webhook_source::WebhookSource;
     use crate::{
         metrics::ControllerMetrics,
         notifier::{NotificationQueue, deliver},
         rollout_event::{RolloutEvent, RolloutEventKind},
     };
     use machinist_base::clock::Clock;
+
+    fn source(receiver: &Receiver) -> WebhookSource {
+        let settings = settings(&format!("http://127.0.0.1:{}/secret", receiver.port));
+        WebhookSource::new(move || Ok(settings.clone())).unwrap()
+    }
 
     fn queue() -> (Arc<NotificationQueue>, ControllerMetrics) {
         let metrics = ControllerMetrics::new();
@@ -277,12 +283,12 @@ mod delivery {
             Answer::Status("404 Not Found"),
         ];
         let receiver = Receiver::start(&answers).await;
-        let target = webhook(&format!("http://127.0.0.1:{}/secret", receiver.port));
+        let source = source(&receiver);
         let (queue, metrics) = queue();
         (0..3).for_each(|number| queue.put(event(number)));
         let (stop, shared) = (CancellationToken::new(), Arc::clone(&queue));
         let token = stop.clone();
-        let delivering = tokio::spawn(async move { deliver(&shared, &target, token).await });
+        let delivering = tokio::spawn(async move { deliver(&shared, source, token).await });
         receiver.until_heard(4).await;
         // Those that are queued before the end are sent.
         queue.put(event(3));
@@ -296,12 +302,12 @@ mod delivery {
     #[tokio::test]
     async fn a_receiver_that_hangs_makes_the_oldest_be_dropped_and_the_end_take_two_seconds() {
         let receiver = Receiver::start(&[Answer::Hang]).await;
-        let target = webhook(&format!("http://127.0.0.1:{}/secret", receiver.port));
+        let source = source(&receiver);
         let (queue, metrics) = queue();
         let (stop, shared) = (CancellationToken::new(), Arc::clone(&queue));
         let token = stop.clone();
         queue.put(event(1000));
-        let delivering = tokio::spawn(async move { deliver(&shared, &target, token).await });
+        let delivering = tokio::spawn(async move { deliver(&shared, source, token).await });
         receiver.until_heard(1).await;
         (0..257).for_each(|number| queue.put(event(number)));
         assert!(counted(&metrics, "Dropped"));
