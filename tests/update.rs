@@ -11,6 +11,7 @@ mod between_boots;
 mod blocked;
 mod boot_guard;
 mod boots;
+mod changed_targets;
 mod config_rename;
 mod devices;
 mod drift_repair;

@@ -202,6 +202,7 @@ fn transaction(mark: TransactionState, direction: Direction) -> Transaction {
         left_behind: vec!["/home/ann: not empty".to_owned()],
         warnings: Vec::new(),
         operations: operations(),
+        changed_targets: BTreeMap::new(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         released: BTreeSet::from([at("/etc/released")]),
         let_go: vec![EditTarget {
@@ -277,6 +278,7 @@ fn everything() -> Journal {
         modes: BTreeMap::from([(at("/etc/mode"), attributes())]),
         user_written: BTreeSet::new(),
         changed_objects: BTreeMap::new(),
+        changed_targets: BTreeMap::new(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         entries: edits(),
         labels: labels(),

@@ -119,7 +119,7 @@ pub(super) fn skip_refused(
 }
 
 /// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
-/// path in a way that would block the rest of the update.
+/// path in a way that would block the rest of the update, or has made the last update fail there.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
@@ -133,20 +133,31 @@ pub(super) fn leave_obstructed(
     let (busy, mount_points) = (steps.busy(), host_checks::mount_points(observed));
     operations.retain(|operation| {
         let target = &operation.target;
-        let stays = unchanged.contains(target);
-        let leaves = !after.speaks_of(target);
-        if !observed.users_directories.contains_key(target) || !(leaves || stays) {
+        let failed = failed_before(target, observed);
+        let entries = match failed {
+            Some(_) => entries_at(target, after),
+            None => vec![target.clone()],
+        };
+        let stays = !entries.is_empty() && entries.iter().all(|path| unchanged.contains(path));
+        let leaves = !stays && !after.speaks_of(target);
+        let is_users = |path: &AbsPath| observed.users_directories.contains_key(path);
+        // A directory that is created as a parent is no path of the config.
+        let in_users = is_users(target) || (stays && entries.iter().all(is_users));
+        if !in_users || !(leaves || stays) {
             return true;
         }
         let around = (&busy, mount_points.as_slice());
-        let obstacle = host_checks::obstacle(operation, steps, observed, around);
+        let obstacle = || host_checks::obstacle(operation, steps, observed, around);
         let kinds = || KindReplacement::new(to, after, steps, observed).refusal(target);
-        let Some(obstacle) = obstacle.or_else(kinds) else {
+        let Some(obstacle) = failed.or_else(obstacle).or_else(kinds) else {
             return true;
         };
         let (step, why) = (steps.at.remove(target), obstacle.message);
         if stays {
-            after.skip(target, &why);
+            for path in &entries {
+                steps.at.remove(path);
+                after.skip(path, &why);
+            }
             return false;
         }
         let asked = step.map_or_else(|| target.to_string(), |step| step.entry.name.to_string());
@@ -155,6 +166,23 @@ pub(super) fn leave_obstructed(
         ));
         false
     });
+}
+
+/// Returns the entries that an operation concerns: the one at its target, or those below a directory that it creates as
+/// their parent.
+fn entries_at(target: &AbsPath, after: &DesiredTree) -> Vec<AbsPath> {
+    if after.objects.contains_key(target) {
+        return vec![target.clone()];
+    }
+    let below = after.objects.keys().filter(|path| path.is_under(target));
+    below.cloned().collect()
+}
+
+/// Why an operation is not tried again: another writer made the last update fail there.
+fn failed_before(target: &AbsPath, observed: &MachineFacts) -> Option<Refusal> {
+    let message = "another process changed it during the last update, which failed";
+    let failed = observed.changed_targets.contains(target);
+    failed.then(|| Refusal::new(Reason::TargetChanged, message))
 }
 
 /// Paths in a user's directory where the user has replaced a parent directory by something else.

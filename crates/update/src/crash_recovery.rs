@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use crate::{
     boot_id,
     journal::{Direction, Journal, Transaction, TransactionState},
@@ -84,6 +86,9 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
     for index in (0..journal.transactions.len()).rev() {
         let tx = &mut journal.transactions[index];
         if let Some(error) = finish_transaction(store.root(), tx, boot.as_deref(), &mut done)? {
+            if let Some(target) = error.changed_target() {
+                journal.note_changed_target(target.clone(), Timestamp::now());
+            }
             reverse(store, &mut journal, index, &error)?;
             done.reversed.push(journal.transactions[index].id.clone());
         }

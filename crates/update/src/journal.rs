@@ -19,7 +19,7 @@ pub use transaction::{Direction, RebootRecord, Transaction, TransactionState, ke
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
@@ -35,6 +35,16 @@ pub const MAX_HISTORY_REPAIRS: usize = 5;
 
 /// Number of undone updates among [`MAX_HISTORY_UPDATES`], once there are so many.
 const MAX_HISTORY_UNDONE: usize = 10;
+
+/// Number of targets that are remembered because another writer made an update fail there.
+const MAX_CHANGED_TARGETS: usize = 256;
+
+/// How long they are remembered.
+const CHANGED_TARGET_AGE: SignedDuration = SignedDuration::from_hours(24);
+
+fn is_recent(since: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(since).abs() < CHANGED_TARGET_AGE
+}
 
 /// The persistent state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -64,6 +74,10 @@ pub struct Journal {
     /// The objects whose mode or owner was changed in place.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
+    /// Targets at which an update failed because another writer changed them, with the time. For a day, entries in
+    /// users' directories that do not change are left as they are there, so that they block no other entry again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub changed_targets: BTreeMap<AbsPath, Timestamp>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.
     pub adopted: BTreeSet<AbsPath>,
     /// Entries of users and groups that machinist changed: the value before the first change, and the last value
@@ -267,6 +281,27 @@ impl Journal {
                 .collect();
         }
         self
+    }
+
+    /// Records a target at which an update failed because another writer changed it.
+    pub fn note_changed_target(&mut self, target: AbsPath, now: Timestamp) {
+        self.changed_targets
+            .retain(|_, since| is_recent(*since, now));
+        while self.changed_targets.len() >= MAX_CHANGED_TARGETS {
+            let oldest = self.changed_targets.iter().min_by_key(|(_, since)| **since);
+            let Some(oldest) = oldest.map(|(path, _)| path.clone()) else {
+                break;
+            };
+            self.changed_targets.remove(&oldest);
+        }
+        self.changed_targets.insert(target, now);
+    }
+
+    /// Returns the targets at which another writer made an update fail during the last day.
+    pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeSet<AbsPath> {
+        let recent = self.changed_targets.iter();
+        let recent = recent.filter(|(_, since)| is_recent(**since, now));
+        recent.map(|(path, _)| path.clone()).collect()
     }
 
     /// Returns the newest open transaction for modification.

@@ -92,6 +92,8 @@ pub struct CallerFacts<'a> {
     pub modes: BTreeMap<AbsPath, Attributes>,
     /// Files that a user could write while a config set their owner ([`MachineFacts::user_written`]).
     pub user_written: BTreeSet<AbsPath>,
+    /// Targets at which another writer made an update fail ([`MachineFacts::changed_targets`]).
+    pub changed_targets: BTreeSet<AbsPath>,
     /// The objects whose mode and owner were set in place ([`MachineFacts::changed_objects`]).
     pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Previous values of user and group entries ([`machinist_plan::AccountFacts::kept`]).
@@ -143,6 +145,7 @@ fn observe_sides(
         adopted: known.adopted,
         modes: known.modes,
         user_written: known.user_written,
+        changed_targets: known.changed_targets,
         changed_objects: still_there(root, &known.changed_objects)?,
         key_files: known.key_files,
         kernel_arguments: kernel_arguments(root)?,

@@ -8,6 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
+
 use super::{
     cache::ObservationCache,
     journal::{ConfigName, Journal},
@@ -204,6 +206,11 @@ fn plan_from(
         adopted: adopted(journal),
         modes: transaction::modes(journal),
         user_written: transaction::user_written(journal),
+        changed_targets: match only {
+            // A repair changes nothing else.
+            Some(_) => BTreeSet::new(),
+            None => journal.recently_changed_targets(Timestamp::now()),
+        },
         changed_objects: transaction::changed_objects(journal),
         key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
         entries: transaction::kept_entries(journal),

@@ -9,6 +9,7 @@ use crate::{
     store::{StateStore, StoreError},
     transaction::{self, TransactionError},
 };
+use jiff::Timestamp;
 use machinist_base::reason::Reason;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
@@ -20,6 +21,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         match committed {
             Ok(()) => Ok(PhaseEvent::Committed),
             Err(error) => {
+                self.note_changed_target(&error);
                 let code = match error.reason() {
                     // The I/O error is only known to have happened during the commit.
                     Reason::Io => Reason::CommitFailed,
@@ -28,6 +30,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.record_failure(&error, code, error.is_retryable());
                 Ok(PhaseEvent::StepFailed)
             }
+        }
+    }
+
+    /// Remembers the target that another writer has changed. The next plan leaves it alone if it may.
+    pub(super) fn note_changed_target(&mut self, error: &TransactionError) {
+        if let Some(target) = error.changed_target() {
+            let now = Timestamp::now();
+            self.journal.note_changed_target(target.clone(), now);
         }
     }
 

@@ -97,6 +97,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 PhaseEvent::StepFailed
             }
             Err(error) => {
+                self.note_changed_target(&error);
                 self.record_failure(&error, error.reason(), error.is_retryable());
                 PhaseEvent::StepFailed
             }

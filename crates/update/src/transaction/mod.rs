@@ -63,6 +63,14 @@ pub enum TransactionError {
         /// The target.
         target: AbsPath,
     },
+    /// A user could redirect the path of the target.
+    #[error("{target} is not changed")]
+    Unsafe {
+        /// The target.
+        target: AbsPath,
+        /// How.
+        source: RootError,
+    },
     /// The agent was stopped before the commit.
     #[error("stopped before the commit")]
     Stopped,
@@ -110,8 +118,16 @@ impl TransactionError {
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => false,
-            Self::Root(error) => error.is_retryable(),
+            Self::Root(error) | Self::Unsafe { source: error, .. } => error.is_retryable(),
             Self::Store(error) => error.is_retryable(),
+        }
+    }
+
+    /// Returns the target that another writer has changed, if that is the cause.
+    pub const fn changed_target(&self) -> Option<&AbsPath> {
+        match self {
+            Self::Changed { target } | Self::Unsafe { target, .. } => Some(target),
+            _ => None,
         }
     }
 
@@ -119,7 +135,7 @@ impl TransactionError {
     /// succeed.
     pub fn is_foreign_change(&self) -> bool {
         match self {
-            Self::Changed { .. } => true,
+            Self::Changed { .. } | Self::Unsafe { .. } => true,
             Self::Root(error) => error.is_unsafe(),
             _ => false,
         }
@@ -135,7 +151,7 @@ impl TransactionError {
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => {
                 Reason::StagingFailed
             }
-            Self::Root(error) => error.reason(),
+            Self::Root(error) | Self::Unsafe { source: error, .. } => error.reason(),
             Self::Store(error) => error.reason(),
         }
     }

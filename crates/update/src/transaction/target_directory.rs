@@ -26,6 +26,10 @@ impl DirectoryRefusal {
     pub(super) fn into_error(self, target: &AbsPath) -> TransactionError {
         match self {
             Self::Missing => changed(target),
+            Self::Error(TransactionError::Root(source)) if source.is_unsafe() => {
+                let target = target.clone();
+                TransactionError::Unsafe { target, source }
+            }
             Self::Error(error) => error,
         }
     }

@@ -1,0 +1,81 @@
+//! A user whose directory takes no objects from elsewhere, such as one with a quota project of its own on XFS: the
+//! update fails once, and then leaves the entries in that directory as they are.
+
+use std::sync::Arc;
+
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, FsOpKind, Root};
+
+use super::harness::{Driver, machine};
+use machinist_testkit::{
+    sandbox::{Sandbox, Written, conduct, config},
+    scripted_services::Script,
+};
+
+const BOB: u32 = 1001;
+const HOME: &str = "/home/bob";
+/// EXDEV.
+const CROSS_DEVICE: i32 = 18;
+
+fn with_plain(content: &str) -> Written {
+    config(content)
+        .file("/etc/plain", content, 0o644)
+        .file("/home/bob/app.conf", "ours\n", 0o644)
+        .file("/home/bob/made/deep.conf", "ours\n", 0o644)
+}
+
+/// A machine with bob's home, and its tree where nothing can be moved into that.
+fn with_home() -> (Sandbox, Root) {
+    let sandbox = machine();
+    std::fs::create_dir_all(sandbox.path(HOME)).unwrap();
+    std::os::unix::fs::chown(sandbox.path(HOME), Some(BOB), Some(BOB)).unwrap();
+    let root = sandbox.root().with_fault(Arc::new(|op: &FsOp| {
+        let other = match &op.act {
+            FsOpKind::Rename(to) | FsOpKind::Exchange(to) => to,
+            _ => return None,
+        };
+        let inside = [&op.path, other].map(|path| path.as_str().starts_with(HOME));
+        (inside[0] != inside[1]).then(|| std::io::Error::from_raw_os_error(CROSS_DEVICE))
+    }));
+    (sandbox, root)
+}
+
+async fn applied(sandbox: &Sandbox, root: &Root, script: &Script, wanted: &Written) {
+    let mut driver = Driver::on(root, script, wanted.desired(), conduct(false));
+    driver.until_on(wanted).await;
+    driver.stop().await;
+    assert!(sandbox.journal().transactions.is_empty());
+}
+
+#[tokio::test]
+async fn entries_that_cannot_be_moved_into_a_users_directory_block_no_other_entry() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, broken), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    applied(&sandbox, &root, &script, &with_plain("first")).await;
+    // Bob removes both; without that there is nothing to move.
+    std::fs::remove_file(sandbox.path("/home/bob/app.conf")).unwrap();
+    std::fs::remove_dir_all(sandbox.path("/home/bob/made")).unwrap();
+    applied(&sandbox, &broken, &script, &with_plain("second")).await;
+    assert_eq!(sandbox.read("/etc/plain").unwrap(), "second");
+    let journal = sandbox.journal();
+    let last = journal.history.last().unwrap();
+    let left = last.left_behind.join("\n");
+    for path in ["/home/bob/app.conf", "/home/bob/made/deep.conf"] {
+        assert!(left.contains(path), "{left}");
+    }
+    let failed: Vec<_> = journal.history.iter().filter_map(|it| it.reason).collect();
+    assert!(failed.len() <= 2, "once for each: {failed:?}");
+    assert!(
+        failed.iter().all(|code| *code == Reason::TargetChanged),
+        "{failed:?}"
+    );
+
+    // They also leave the config, and the machine is not affected otherwise.
+    let without = config("third").file("/etc/plain", "third", 0o644);
+    applied(&sandbox, &broken, &script, &without).await;
+    assert_eq!(sandbox.read("/etc/plain").unwrap(), "third");
+}
