@@ -2,13 +2,13 @@
 //! delays: files of any size, which cost nothing as sparse files and hours to read, trees of any
 //! depth, names and links that are not UTF-8.
 
-use std::{fs::File, sync::mpsc, time::Duration};
+use std::{fs::File, os::unix::fs::MetadataExt as _, sync::mpsc, time::Duration};
 
 use machinist_plan::{ChangeKind, DriftKind, Plan, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan};
 
 use machinist_testkit::{
-    sandbox::{Sandbox, Written, conduct, config},
+    sandbox::{Sandbox, Written, at, conduct, config},
     stepwise_update::StepwiseUpdate,
 };
 
@@ -118,6 +118,70 @@ fn a_huge_original_file_is_kept_and_restored() {
             .unwrap()
             .len();
         assert_eq!(size, HUGE);
+    });
+}
+
+/// A config without the content of this file; its mode applies.
+fn with_mode_only(name: &str, path: &str) -> Written {
+    let mut wanted = config(name)
+        .file(path, "", 0o640)
+        .file("/etc/other", name, 0o644);
+    wanted.0.files.get_mut(&at(path)).unwrap().content = None;
+    wanted
+}
+
+/// Bytes on disk and length.
+fn extent(sandbox: &Sandbox, path: &str) -> (u64, u64) {
+    let found = std::fs::metadata(sandbox.path(path)).unwrap();
+    (found.blocks() * 512, found.len())
+}
+
+#[test]
+fn an_original_whose_content_comes_back_keeps_its_holes() {
+    const LENGTH: u64 = 64 << 20;
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/managed", "first");
+    let file = File::options()
+        .write(true)
+        .open(sandbox.path("/etc/managed"));
+    file.unwrap().set_len(LENGTH).unwrap();
+    sandbox.applied(&config("one").file("/etc/managed", "one", 0o644));
+    sandbox.applied(&with_mode_only("two", "/etc/managed"));
+    let (blocks, length) = extent(&sandbox, "/etc/managed");
+    assert_eq!(length, LENGTH);
+    assert!(blocks < LENGTH / 8, "{blocks}");
+    let content = std::fs::read(sandbox.path("/etc/managed")).unwrap();
+    assert!(content.starts_with(b"first\0"));
+    assert!(content[5..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_huge_original_of_a_user_blocks_no_other_entry() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    in_time(|| {
+        let sandbox = Sandbox::new();
+        std::fs::create_dir_all(sandbox.path("/home/bob")).unwrap();
+        if !make_huge(&sandbox, "/home/bob/app.conf") {
+            return;
+        }
+        for path in ["/home/bob", "/home/bob/app.conf"] {
+            std::os::unix::fs::chown(sandbox.path(path), Some(1001), Some(1001)).unwrap();
+        }
+        sandbox.applied(&config("one").file("/home/bob/app.conf", "one", 0o644));
+        sandbox.applied(&with_mode_only("two", "/home/bob/app.conf"));
+        assert_eq!(sandbox.read("/etc/other").unwrap(), "two");
+        assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "one");
+        let journal = sandbox.journal();
+        let left = journal.history.last().unwrap().left_behind.join("");
+        assert!(
+            left.contains("/home/bob/app.conf is left as it is"),
+            "{left}"
+        );
+        let mode = ("/home/bob/app.conf".to_owned(), DriftKind::Mode);
+        assert_eq!(drift(&sandbox), [mode]);
     });
 }
 

@@ -4,7 +4,7 @@
 //! creates, replaces or removes is part of that directory's tree. Only [`OperationKind::Metadata`],
 //! which keeps its directory in place, may have other targets below it.
 
-use super::{Attributes, Edit, NewObject};
+use super::{Attributes, Edit, NewObject, NodeKind};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 
 /// One change at one path.
@@ -22,6 +22,19 @@ pub struct Operation {
     /// Home directories of new users inside this tree: they and the files copied from /etc/skel
     /// belong to the user.
     pub homes: Vec<AbsPath>,
+}
+
+impl Operation {
+    /// How long the original is whose content comes back in a copy; 0 if none does.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        match &self.kind {
+            OperationKind::Put(NewObject {
+                kind: NodeKind::Copy { size, .. },
+                ..
+            }) => *size,
+            _ => 0,
+        }
+    }
 }
 
 /// The kinds of operation.

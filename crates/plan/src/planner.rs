@@ -100,6 +100,7 @@ fn plan(
     refusals.extend(in_the_way);
     let kept = (to, &unchanged);
     unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed, kept);
+    unsafe_paths::leave_large_originals(&mut operations, &mut steps, &mut after, observed);
     refusals.extend(complete(
         &mut operations,
         to,

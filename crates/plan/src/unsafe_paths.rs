@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    MachineFacts, Operation,
+    MAX_TOTAL_FILE_BYTES, MachineFacts, Operation,
     desired_tree::{DesiredObject, DesiredTree},
     host_checks,
     kind_replacement::KindReplacement,
@@ -164,6 +164,32 @@ pub(super) fn leave_obstructed(
         after.left_behind.push(format!(
             "{asked} is removed from the config, but kept on disk: {why}"
         ));
+        false
+    });
+}
+
+/// Leaves entries alone that would bring back a large file of a user: copying it could delay all other entries.
+pub(super) fn leave_large_originals(
+    operations: &mut Vec<Operation>,
+    steps: &mut PathSteps,
+    after: &mut DesiredTree,
+    observed: &MachineFacts,
+) {
+    operations.retain(|operation| {
+        let target = &operation.target;
+        let size = operation.copied_bytes();
+        if size <= MAX_TOTAL_FILE_BYTES || !observed.users_directories.contains_key(target) {
+            return true;
+        }
+        steps.at.remove(target);
+        let wanted = after.objects.get(target);
+        let asked = wanted.map_or(target, |wanted| &wanted.asked).clone();
+        let most = MAX_TOTAL_FILE_BYTES >> 20;
+        after.left_behind.push(format!(
+            "{asked} is left as it is: the user's file that was there first has {size} bytes, and at most {most} MiB \
+             are brought back"
+        ));
+        after.skipped_entries.insert(asked);
         false
     });
 }

@@ -4,7 +4,7 @@ use std::{fs::File, io};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::{ChunkedReader, FsOpKind, Root, RootError};
+use super::{ChunkedReader, FsOpKind, Meta, Root, RootError};
 use machinist_base::{
     abs_path::AbsPath,
     digest::{Digest, Digester},
@@ -77,6 +77,43 @@ impl Root {
             }
             self.sync_open_file(beside, file)
         })
+    }
+
+    /// Creates a file that must not exist yet, with the content of another one. Long runs of zeros become holes.
+    pub fn build_copy(
+        &self,
+        at: &AbsPath,
+        from: &ChunkedReader,
+        meta: &Meta,
+    ) -> Result<(), RootError> {
+        let build = || {
+            let file = self.create_new(at, 0o600)?;
+            self.fill_sparsely(at, &file, from)?;
+            self.own(at, &file, meta)
+        };
+        build().map_err(|error| self.failed("write", at, error))
+    }
+
+    fn fill_sparsely(
+        &self,
+        at: &AbsPath,
+        file: &std::os::fd::OwnedFd,
+        from: &ChunkedReader,
+    ) -> io::Result<()> {
+        let write = || {
+            rustix::fs::ftruncate(file, from.size())?;
+            let mut offset = 0;
+            for piece in from.each() {
+                let piece = piece.map_err(io::Error::other)?;
+                if piece.iter().any(|byte| *byte != 0) {
+                    rustix::fs::seek(file, rustix::fs::SeekFrom::Start(offset))?;
+                    super::create::write_all(file, &[&piece])?;
+                }
+                offset += piece.len() as u64;
+            }
+            Ok(())
+        };
+        self.tapped(at, || FsOpKind::Write(from.whole()), write)
     }
 
     fn fill_from(

@@ -178,7 +178,7 @@ impl Root {
         )
     }
 
-    fn own(&self, at: &AbsPath, fd: impl AsFd, meta: &Meta) -> io::Result<()> {
+    pub(super) fn own(&self, at: &AbsPath, fd: impl AsFd, meta: &Meta) -> io::Result<()> {
         if meta.chown {
             let (uid, gid) = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
             self.tapped(

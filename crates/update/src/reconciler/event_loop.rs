@@ -1,6 +1,6 @@
 //! Runs the loop: an effect causes an event, which leads to the next phase and its effect.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -11,7 +11,7 @@ use crate::{
     phase::{Phase, PhaseEffect, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
@@ -54,6 +54,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     ) -> Result<Arc<UpdateReport>, UpdateError> {
         let mut next = self.progress.take_initial_effect();
         let mut has_planned = self.state.has_failed();
+        let mut changed = self.changed_targets();
         loop {
             let effect = match next.take() {
                 Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
@@ -65,9 +66,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     continue;
                 }
                 Some(effect) => effect,
-                None if has_planned || self.has_failed_update() => break,
+                None if self.has_failed_update() => break,
+                // The next plan leaves alone what made the last one fail, if the config does not change it.
+                None if has_planned && self.changed_targets() == changed => break,
                 None => {
                     has_planned = true;
+                    changed = self.changed_targets();
                     self.progress.begin_in(Phase::Planned);
                     PhaseEffect::Plan
                 }
@@ -78,6 +82,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             next = self.step(event);
         }
         Ok(self.report.borrow().clone())
+    }
+
+    /// Returns the targets at which another writer made an update fail.
+    fn changed_targets(&self) -> BTreeSet<AbsPath> {
+        self.journal.changed_targets.keys().cloned().collect()
     }
 
     /// Returns whether an open update has failed, so that no other update may be based on it.

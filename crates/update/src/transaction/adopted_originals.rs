@@ -5,9 +5,6 @@ use crate::journal::Journal;
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{FileKind, Meta, Root};
 
-/// Maximum size of a file that is copied.
-const MAX_COPY_BYTES: u64 = 1 << 30;
-
 /// Copies the original of `target`, which another daemon keeps at `kept`, to the originals on the target's mount,
 /// under the name `id`, and makes the copy durable. It is idempotent.
 ///
@@ -68,8 +65,7 @@ pub(super) fn copy_file(
     to: &AbsPath,
     meta: &Meta,
 ) -> Result<(), TransactionError> {
-    let bytes = root.read_nofollow(from, MAX_COPY_BYTES)?;
-    root.build_file(to, &bytes, meta)?;
+    root.build_copy(to, &root.pieces(from)?, meta)?;
     for (name, error) in root.copy_meta_extras(from, to, None)?.left {
         tracing::warn!(path = %to, "attribute {name} was not kept: {error}");
     }
