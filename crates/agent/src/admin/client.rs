@@ -4,7 +4,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -136,11 +136,41 @@ fn ask(
 ) -> Result<SuccessfulResponse, AgentClientError> {
     let more = Duration::from_secs(question.len() as u64 / BYTES_PER_EXTRA_SECOND);
     stream
-        .set_read_timeout(Some(REQUEST_TIMEOUT + more))
-        .and_then(|()| stream.set_write_timeout(Some(REQUEST_TIMEOUT)))
+        .set_write_timeout(Some(REQUEST_TIMEOUT))
         .map_err(AgentClientError::Answer)?;
+    let stream = TimedStream {
+        stream,
+        ends: Instant::now() + REQUEST_TIMEOUT + more,
+    };
     let answer = exchange(stream, question, longest).map_err(AgentClientError::Answer)?;
     good(&answer)
+}
+
+/// A connection on which all reads together take a limited time: the process that listens may not be the agent.
+struct TimedStream {
+    stream: UnixStream,
+    ends: Instant,
+}
+
+impl Read for TimedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.ends.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for TimedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 /// HTTP/1.0, so that the end of the connection ends the answer. An agent that refuses answers
@@ -149,7 +179,13 @@ fn exchange(mut stream: impl Read + Write, question: &[u8], longest: u64) -> io:
     let written = stream.write_all(question);
     let mut answer = Vec::new();
     let read = stream.take(longest).read_to_end(&mut answer);
-    if answer.is_empty() {
+    let is_late = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+        )
+    };
+    if answer.is_empty() || read.as_ref().is_err_and(is_late) {
         written.and(read)?;
     }
     String::from_utf8(answer).map_err(|_| io::ErrorKind::InvalidData.into())
@@ -182,7 +218,26 @@ fn good(answer: &str) -> Result<SuccessfulResponse, AgentClientError> {
 
 #[cfg(test)]
 mod tests {
-    use super::good;
+    use std::{
+        io::Write as _,
+        os::unix::net::UnixStream,
+        time::{Duration, Instant},
+    };
+
+    use super::{TimedStream, exchange, good};
+
+    #[test]
+    fn an_answer_that_drips_ends_in_time() {
+        let (stream, mut other) = UnixStream::pair().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while other.write_all(b"a").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let ends = Instant::now() + Duration::from_millis(200);
+        assert!(exchange(TimedStream { stream, ends }, b"GET", 1 << 20).is_err());
+        dripping.join().unwrap();
+    }
 
     #[test]
     fn only_a_200_response_yields_a_body() {

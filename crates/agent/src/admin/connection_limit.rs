@@ -191,6 +191,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedConnection<S> {
         self.read += bytes.len();
         self.progress.read(bytes);
         self.place.note(&self.progress);
+        if self.progress.has_long_header() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         if self.read >= BYTES_PER_EXTRA_TIME {
             self.read -= BYTES_PER_EXTRA_TIME;
             let later = self.overdue.deadline() + EXTRA_CONNECTION_TIME;

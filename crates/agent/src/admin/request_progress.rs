@@ -13,6 +13,10 @@ use tokio_util::sync::CancellationToken;
 /// The empty line that ends a header.
 const HEADER_END: &[u8; 4] = b"\r\n\r\n";
 
+/// The longest header of a request that is read on: a client sends a few hundred bytes, and parsing long ones over and
+/// over again would take the time of probes.
+const MAX_HEADER_BYTES: usize = 16 << 10;
+
 /// A connection as its listener knows it.
 #[derive(Debug, Default)]
 pub(super) struct OpenConnection {
@@ -91,6 +95,7 @@ pub(super) struct RequestProgress {
     matched: usize,
     begun: bool,
     ended: bool,
+    header_bytes: usize,
 }
 
 impl RequestProgress {
@@ -107,7 +112,13 @@ impl RequestProgress {
             };
             self.ended = self.matched == HEADER_END.len();
             self.matched %= HEADER_END.len();
+            self.header_bytes += 1;
         }
+    }
+
+    /// Whether the header is longer than any client needs.
+    pub(super) const fn has_long_header(&self) -> bool {
+        self.header_bytes > MAX_HEADER_BYTES
     }
 
     /// Bytes of an answer were written: bytes that are read after them are the next request.
@@ -157,6 +168,19 @@ mod tests {
         ] {
             assert_eq!(stage(parts), expected, "{parts:?}");
         }
+    }
+
+    #[test]
+    fn only_the_header_of_one_request_counts_as_its_length() {
+        let mut progress = RequestProgress::default();
+        progress.read(b"POST / HTTP/1.1\r\n\r\n");
+        progress.read(&[b'a'; 1 << 20]);
+        assert!(!progress.has_long_header(), "a body");
+        progress.answered();
+        progress.read(&[b'a'; MAX_HEADER_BYTES]);
+        assert!(!progress.has_long_header());
+        progress.read(b"a");
+        assert!(progress.has_long_header());
     }
 
     #[test]
