@@ -33,11 +33,12 @@ const SEARCH: &str =
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMS5KXbDAu7yhVFEf3aJZLJdVVzWcuVQv4p6hnjtaqsW core@lab";
 const SSHD: &str = "/etc/ssh/sshd_config.d/40-ssh-key-dir.conf";
+const HELPER: &str = "/usr/libexec/ssh-key-dir";
 /// As Red Hat's and Fedora's CoreOS ship it, and as distributions without the helper ship it.
 const SSHD_WITH_HELPER: &str =
     "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u\nAuthorizedKeysCommandUser root\n";
-const SSHD_WITH_PATTERN: &str =
-    "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/*\n";
+const SSHD_WITH_FILE: &str =
+    "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/ignition\n";
 
 /// A service in place of the container runtime that the policies name.
 const CRIO: &str = "[Service]\nExecStart=/bin/sleep infinity\nExecReload=/bin/true\n\
@@ -177,7 +178,7 @@ fn installed(cluster: &Cluster) -> Machine {
             first.rendered("rendered-worker-0").to_string(),
         )
         .file("/etc/a", "one")
-        .file(SSHD, SSHD_WITH_PATTERN)
+        .file(SSHD, SSHD_WITH_FILE)
         .file("/usr/lib/systemd/system/lab-live.service", LIVE)
         .file("/usr/lib/systemd/system/crio.service", CRIO)
         .enable("crio.service")
@@ -192,6 +193,12 @@ fn installed(cluster: &Cluster) -> Machine {
     }
     let machine = machine.boot();
     machine.exec(&["useradd", "--create-home", "core"]);
+    // The helper of CoreOS, which the machine lacks.
+    machine.write(
+        HELPER,
+        "#!/bin/sh\ncat \"/home/$1/.ssh/authorized_keys.d/\"*\n",
+    );
+    machine.sh(&format!("chmod 0755 {HELPER}"));
     let keys = "/home/core/.ssh/authorized_keys.d/ignition";
     machine.write(keys, format!("{KEY}\n"));
     machine.sh("chown -R core:core /home/core/.ssh; chmod -R go= /home/core/.ssh");

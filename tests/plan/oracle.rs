@@ -4,6 +4,7 @@
 mod administrator;
 mod files;
 mod generate;
+mod sshd;
 
 use std::{collections::BTreeMap, fs};
 

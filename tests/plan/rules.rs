@@ -405,15 +405,21 @@ fn ssh_keys_are_written_to_sshds_key_directory_without_following_links() {
     let nothing = MachineConfig::default();
     // As Fedora CoreOS and its derivatives ship it, and as administrators write it.
     for line in [
-        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir",
-        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u",
-        "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/*",
+        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir\nAuthorizedKeysCommandUser root",
+        "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u\nAuthorizedKeysCommandUser root",
+        "AuthorizedKeysFile .ssh/authorized_keys.d/*",
+        "AuthorizedKeysFile .ssh/authorized_keys .ssh/authorized_keys.d/ignition",
         "  authorizedkeysfile\t%h/.ssh/authorized_keys.d/ignition",
         "AuthorizedKeysFile=\".ssh/authorized_keys.d/ignition\"",
     ] {
         let tree = Tree::new();
         tree.write("/usr/lib/passwd", "core:x:1000:1000::/home/core:/bin/sh\n");
+        tree.write("/etc/ssh/sshd_config", "Include sshd_config.d/*.conf\n");
         tree.write("/etc/ssh/sshd_config.d/40-keys.conf", &format!("{line}\n"));
+        tree.write("/usr/libexec/ssh-key-dir", "");
+        let program = tree.at("/usr/libexec/ssh-key-dir");
+        std::fs::set_permissions(program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         tree.write("/var/home/core/.keep", "");
         tree.link("/home", "var/home");
         tree.apply(&tree.plan(&nothing, &keys));

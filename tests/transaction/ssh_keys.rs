@@ -12,7 +12,12 @@ use machinist_testkit::sandbox::{Sandbox, Written, config};
 const HOME_FILE: &str = "/home/ann/.ssh/authorized_keys";
 const DIRECTORY_FILE: &str = "/home/ann/.ssh/authorized_keys.d/ignition";
 const SSHD_FILE: &str = "/etc/ssh/sshd_config.d/40-keys.conf";
-const DIRECTORY: &str = "AuthorizedKeysFile .ssh/authorized_keys.d/*\n";
+const MAIN_FILE: &str = "/etc/ssh/sshd_config";
+const INCLUDE: &str = "Include /etc/ssh/sshd_config.d/*.conf\n";
+const HELPER: &str = "/usr/libexec/ssh-key-dir";
+const HELPER_LINES: &str =
+    "AuthorizedKeysCommand /usr/libexec/ssh-key-dir %u\nAuthorizedKeysCommandUser root\n";
+const DIRECTORY: &str = "AuthorizedKeysFile .ssh/authorized_keys.d/ignition\n";
 const HOME: &str = "AuthorizedKeysFile .ssh/authorized_keys\n";
 
 fn machine() -> Sandbox {
@@ -24,6 +29,7 @@ fn machine() -> Sandbox {
         &format!("ann:x:{uid}:{gid}::/home/ann:/bin/sh\n"),
     );
     sandbox.write("/home/ann/.keep", "");
+    sandbox.write(MAIN_FILE, INCLUDE);
     sandbox
 }
 
@@ -77,7 +83,7 @@ fn plan_for(sandbox: &Sandbox, to: &MachineConfig) -> Plan {
 fn ssh_keys_follow_the_sshd_config_of_the_same_config() {
     for (path, file) in [
         (SSHD_FILE, DIRECTORY_FILE),
-        ("/etc/ssh/sshd_config", DIRECTORY_FILE),
+        (MAIN_FILE, DIRECTORY_FILE),
         ("/etc/ssh/sshd_config.d/a.txt", HOME_FILE),
     ] {
         let sandbox = machine();
@@ -87,6 +93,85 @@ fn ssh_keys_follow_the_sshd_config_of_the_same_config() {
         assert_eq!(planned(&sandbox, &wanted.0), [""; 0], "{path}");
         sandbox.applied(&config("nothing"));
         assert_eq!(given(&sandbox), [""; 0], "{path}");
+    }
+}
+
+#[test]
+fn ssh_keys_go_to_the_directory_if_the_helper_is_there_or_arrives() {
+    let given_with = |sandbox: &Sandbox, wanted: &Written| {
+        sandbox.applied(wanted);
+        given(sandbox)
+    };
+    assert_eq!(
+        given_with(&machine(), &keys_and_sshd(HELPER_LINES)),
+        [HOME_FILE]
+    );
+    let there = machine();
+    there.write(HELPER, "");
+    assert_eq!(
+        given_with(&there, &keys_and_sshd(HELPER_LINES)),
+        [HOME_FILE]
+    );
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(there.path(HELPER), mode).unwrap();
+    assert_eq!(
+        given_with(&there, &keys_and_sshd(HELPER_LINES)),
+        [DIRECTORY_FILE]
+    );
+    // The helper arrives and leaves with a config.
+    let sandbox = machine();
+    let arrives = keys_and_sshd(HELPER_LINES).file(HELPER, "#!/bin/sh\n", 0o755);
+    assert_eq!(given_with(&sandbox, &arrives), [DIRECTORY_FILE]);
+    assert_eq!(
+        given_with(&sandbox, &keys_and_sshd(HELPER_LINES)),
+        [HOME_FILE]
+    );
+}
+
+#[test]
+fn ssh_keys_are_in_every_file_that_sshd_may_read_if_the_config_does_not_decide() {
+    let sandbox = machine();
+    sandbox.applied(&keys_and_sshd(DIRECTORY));
+    assert_eq!(given(&sandbox), [DIRECTORY_FILE]);
+    let undecided = format!("{DIRECTORY}Match Address 10.0.0.0/8\n{HOME}");
+    let wanted = keys_and_sshd(&undecided);
+    let warnings = plan_for(&sandbox, &wanted.0).warnings;
+    for file in [HOME_FILE, DIRECTORY_FILE] {
+        let expected = format!(
+            "sshd may not read {file}: {SSHD_FILE}:3 sets AuthorizedKeysFile to .ssh/authorized_keys where \"Match Address 10.0.0.0/8\" applies"
+        );
+        assert!(warnings.contains(&expected), "{warnings:#?}");
+    }
+    sandbox.applied(&wanted);
+    assert_eq!(given(&sandbox), [HOME_FILE, DIRECTORY_FILE]);
+    assert_eq!(planned(&sandbox, &wanted.0), [""; 0]);
+    // A key that leaves the config leaves both files.
+    let other = config("keys").key("ann", "ssh-ed25519 CCCC other");
+    let other = other.file(SSHD_FILE, &undecided, 0o600);
+    sandbox.applied(&other);
+    assert_eq!(given(&sandbox), [""; 0]);
+    sandbox.applied(&wanted);
+    sandbox.applied(&keys_and_sshd(HOME));
+    assert_eq!(given(&sandbox), [HOME_FILE]);
+    sandbox.applied(&wanted);
+    sandbox.applied(&config("nothing"));
+    assert_eq!(given(&sandbox), [""; 0]);
+}
+
+#[test]
+fn ssh_keys_of_each_user_follow_the_match_blocks_for_that_user() {
+    for (text, file) in [
+        (format!("{DIRECTORY}Match User ann\n{HOME}"), HOME_FILE),
+        (format!("{DIRECTORY}Match User bob\n{HOME}"), DIRECTORY_FILE),
+        (format!("{HOME}Match all\n{DIRECTORY}"), DIRECTORY_FILE),
+    ] {
+        let sandbox = machine();
+        let wanted = keys_and_sshd(&text);
+        let warnings = plan_for(&sandbox, &wanted.0).warnings;
+        let of_sshd = warnings.iter().filter(|one| one.contains(" not read "));
+        assert_eq!(of_sshd.count(), 0, "{warnings:?}");
+        sandbox.applied(&wanted);
+        assert_eq!(given(&sandbox), [file], "{text}");
     }
 }
 

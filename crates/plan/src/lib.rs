@@ -47,6 +47,7 @@ mod same_object;
 mod selinux;
 mod soft_reboot;
 mod ssh_keys;
+pub mod sshd_config;
 mod steps;
 mod text_diff;
 mod unit_aliases;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     BaseConfig, Database, DatabaseEntries, Edit, NewObject, ObjectKind, OsFacts, SelinuxLabels,
+    sshd_config::SshdConfig,
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::KernelCommandLine;
@@ -74,16 +75,12 @@ pub struct MachineFacts {
     /// The text of small files that a plan must read: preset files, `authorized_keys`, vendor unit
     /// files whose `[Install]` section is needed, and files that a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,
-    /// Whether sshd reads `~/.ssh/authorized_keys.d/ignition`, in the tree as planned.
-    pub sshd_reads_keys_directory: bool,
+    /// The configuration of sshd that decides where it reads keys, in the tree as planned.
+    pub sshd: SshdConfig,
     /// The same in the tree of today.
-    pub sshd_read_keys_directory: bool,
+    pub sshd_before: SshdConfig,
     /// The files of SSH keys that machinist created and that no other program owns.
     pub key_files: BTreeSet<AbsPath>,
-    /// The source of sshd's keys as planned, if it is not a file that a config can write keys to.
-    pub sshd_keys_elsewhere: Option<String>,
-    /// Conditions of sshd's `Match` blocks with another source of keys, each with that source; as planned.
-    pub sshd_match_blocks: Vec<(String, String)>,
     /// The values of specifiers in `[Install]`.
     pub specifiers: Arc<SpecifierFacts>,
     /// Kernel arguments of the running kernel.

@@ -5,7 +5,8 @@ use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredObject, DesiredTree},
     object::ObjectKind,
-    unit_preset::glob,
+    ssh_keys,
+    sshd_config::Certainty,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::EntryKind;
@@ -54,18 +55,12 @@ impl Reachability<'_> {
             ));
         }
         let account = self.user(&wanted.entry.name).filter(|_| keys)?;
-        if let Some(elsewhere) = &self.observed.sshd_keys_elsewhere {
-            return Some(format!(
-                "sshd does not read {asked}: its AuthorizedKeysFile is {elsewhere}"
-            ));
-        }
-        let mut blocks = self.observed.sshd_match_blocks.iter();
-        if let Some((condition, elsewhere)) =
-            blocks.find(|(condition, _)| may_match(condition, &wanted.entry.name))
-        {
-            return Some(format!(
-                "sshd may not read {asked}: where \"Match {condition}\" applies, its AuthorizedKeysFile is {elsewhere}"
-            ));
+        let (certainty, because) =
+            ssh_keys::is_read(&self.observed.sshd, &wanted.entry.name, account, asked);
+        match certainty {
+            Certainty::No => return Some(format!("sshd does not read {asked}: {because}")),
+            Certainty::Maybe => return Some(format!("sshd may not read {asked}: {because}")),
+            Certainty::Yes => {}
         }
         let (at, found) = self.unsafe_for_sshd(path, account)?;
         let Attributes { mode, uid, gid } = found;
@@ -141,18 +136,4 @@ impl Reachability<'_> {
         let planned = self.layout.accounts.users.get(name);
         planned.or_else(|| self.observed.users.get(name))
     }
-}
-
-/// Whether a `Match` block of sshd_config(5) may apply to this user: certainly not if `User` excludes them.
-fn may_match(condition: &str, user: &str) -> bool {
-    let words: Vec<&str> = condition.split(' ').collect();
-    let users = words.chunks(2).filter_map(|pair| match pair {
-        [criterion, patterns] if criterion.eq_ignore_ascii_case("User") => Some(*patterns),
-        _ => None,
-    });
-    let matches = |patterns: &str| {
-        let negated = |pattern: &str| pattern.strip_prefix('!').is_some_and(|one| glob(one, user));
-        patterns.split(',').any(|pattern| glob(pattern, user)) && !patterns.split(',').any(negated)
-    };
-    users.into_iter().all(matches)
 }

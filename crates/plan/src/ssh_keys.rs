@@ -2,10 +2,15 @@
 //! a block in the user's own file.
 
 mod key_block;
+mod locations;
 
 pub use self::key_block::has_managed_keys;
 pub(super) use self::key_block::without_block;
-use self::key_block::{lines, with_block};
+pub(super) use self::locations::is_read;
+use self::{
+    key_block::{lines, with_block},
+    locations::{AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE},
+};
 use super::{
     Attributes, MachineFacts, UserFacts,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
@@ -15,11 +20,6 @@ use super::{
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{Content, EntryKind, MachineConfig, User};
-
-/// Relative to the home; read by sshd of Fedora CoreOS and its derivatives.
-const MANAGED_KEYS_FILE: &str = ".ssh/authorized_keys.d/ignition";
-/// Relative to the home; read by every sshd and edited by users.
-const AUTHORIZED_KEYS_FILE: &str = ".ssh/authorized_keys";
 
 /// The bits of a mode that a file of keys may have: others than its owner may only read it.
 const MODES_FOR_KEYS: u32 = 0o644;
@@ -64,24 +64,41 @@ fn add_user(
         skipped(Reason::KeysSkipped, why)
     })?;
     let entry = DesiredEntry::new(EntryKind::SSHKey, name, &user.origin);
-    let own = match place.before {
-        true => place.observed.sshd_read_keys_directory,
-        false => place.observed.sshd_reads_keys_directory,
+    let sshd = match place.before {
+        true => &place.observed.sshd_before,
+        false => &place.observed.sshd,
     };
+    let (written, others) = locations::choose(sshd, name, account);
+    for other in others.into_iter().filter(|_| place.before) {
+        if let Ok(other) = home.join(other) {
+            layout.add_earlier_keys(place, other, &entry, private_file(own_file(user), account));
+        }
+    }
+    let mut outcome = Ok(());
+    for below in written {
+        let added = add_file(layout, place, (name, user, account), (home, below), &entry);
+        outcome = outcome.and(added.map_err(|(code, why)| skipped(code, why)));
+    }
+    outcome
+}
+
+/// Adds the file at `below` in the home of a user. Returns why it is skipped.
+fn add_file(
+    layout: &mut DesiredTree,
+    place: &PathResolver<'_>,
+    (name, user, account): (&str, &User, &UserFacts),
+    (home, below): (&AbsPath, &str),
+    entry: &DesiredEntry,
+) -> Result<(), (Reason, String)> {
+    let skipped = |why| Err((Reason::KeysSkipped, why));
+    let own = below == MANAGED_KEYS_FILE;
     // A block without keys would only be left over in the user's own file.
     if !own && !place.before && user.ssh_authorized_keys.is_empty() {
         return Ok(());
     }
-    let (below, other) = match own {
-        true => (MANAGED_KEYS_FILE, AUTHORIZED_KEYS_FILE),
-        false => (AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE),
-    };
-    let (Ok(asked), Ok(other)) = (home.join(below), home.join(other)) else {
+    let Ok(asked) = home.join(below) else {
         return Ok(());
     };
-    if place.before {
-        layout.add_earlier_keys(place, other, &entry, private_file(own_file(user), account));
-    }
     let file = place.of(&asked);
     // The file itself, then the directories between it and the home.
     let depth = below.split('/').count();
@@ -91,18 +108,18 @@ fn add_user(
         .collect();
     if let Some(why) = obstacle(place, &private) {
         layout.unsafe_keys.insert(file);
-        return Err(skipped(Reason::KeysSkipped, why));
+        return skipped(why);
     }
     let there = place.observed.objects.contains_key(&file);
     let leased = !own && place.observed.leased.contains(&file);
     let unreadable = unreadable_file(place.observed, &file, name);
     if let Some(why) = unreadable.filter(|_| !own && !place.before) {
         layout.unsafe_keys.insert(file);
-        return Err(skipped(Reason::KeysSkipped, why));
+        return skipped(why);
     }
     if !own && there && !leased && !place.observed.texts.contains_key(&file) {
         let why = format!("{file} is not valid UTF-8 text, or was replaced while it was read");
-        return Err(skipped(Reason::KeysSkipped, why));
+        return skipped(why);
     }
     // Includes the home, in case the user was created without one.
     for directory in file.ancestors().take(depth) {
@@ -112,7 +129,7 @@ fn add_user(
         true => private_file(own_file(user), account),
         false => shared_file(place, &file, user, account),
     };
-    layout.add(place, &asked, entry, object);
+    layout.add(place, &asked, entry.clone(), object);
     Ok(())
 }
 

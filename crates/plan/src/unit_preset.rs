@@ -124,7 +124,7 @@ fn rule(line: &str) -> Option<PresetRule> {
 }
 
 /// fnmatch(3) without escapes: `*`, `?`, `[…]` with ranges and `!`.
-pub(super) fn glob(pattern: &str, text: &str) -> bool {
+fn glob(pattern: &str, text: &str) -> bool {
     fn here(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, _) => text.is_empty(),

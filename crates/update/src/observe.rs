@@ -361,15 +361,18 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
     let Ok(path) = AbsPath::new(path) else {
         return Ok(String::new());
     };
-    match root.read_text(&path, longest) {
-        Ok(text) => Ok(text),
-        Err(
-            RootError::TooLarge { .. } | RootError::NotText { .. } | RootError::WrongKind { .. },
-        ) => Ok(String::new()),
+    let bytes = bytes_if_there(root, &path, longest)?;
+    Ok(String::from_utf8(bytes).unwrap_or_default())
+}
+
+/// Works like [`text_if_there`] for bytes.
+fn bytes_if_there(root: &Root, path: &AbsPath, longest: u64) -> Result<Vec<u8>, RootError> {
+    match root.read(path, longest) {
+        Err(RootError::TooLarge { .. } | RootError::WrongKind { .. }) => Ok(Vec::new()),
         Err(error) if error.is_not_found() || error.is_loop() || error.is_leased() => {
-            Ok(String::new())
+            Ok(Vec::new())
         }
-        Err(error) => Err(error),
+        read => read,
     }
 }
 

@@ -1,8 +1,13 @@
 //! Reads users and groups from the root's own files, never from this process's NSS.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
-use machinist_plan::{MachineFacts, UserFacts};
+use machinist_plan::{
+    MachineFacts, UserFacts,
+    sshd_config::{SshdConfig, SshdValue},
+};
 use machinist_rootfs::{Root, RootError};
 
 use super::{
@@ -11,6 +16,9 @@ use super::{
     planned_texts::{ConfigChange, PlannedTexts},
     sshd_config, text_if_there,
 };
+
+/// The directory of the homes that no account names yet.
+const DEFAULT_HOMES: &str = "/home";
 
 /// Fills in users and groups.
 pub(super) fn add(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError> {
@@ -45,8 +53,9 @@ pub(super) fn add_key_locations(
     if from.users.is_empty() && to.users.is_empty() {
         return Ok(());
     }
-    let today = sshd_config::keys(PlannedTexts::today(root))?;
-    seen.sshd_read_keys_directory = today.reads_directory();
+    seen.sshd_before = sshd_config::read(PlannedTexts::today(root))?;
+    let mut today = ParentResolver::today(root);
+    add_links(&mut seen.sshd_before, &seen.users, [from, to], &mut today);
     let (originals, adopted) = (&seen.originals, &seen.adopted);
     let change = ConfigChange {
         from,
@@ -54,11 +63,49 @@ pub(super) fn add_key_locations(
         originals,
         adopted,
     };
-    let planned = sshd_config::keys(PlannedTexts::planned(root, change, places))?;
-    seen.sshd_reads_keys_directory = planned.reads_directory();
-    seen.sshd_keys_elsewhere = planned.elsewhere();
-    seen.sshd_match_blocks = planned.elsewhere_for_some();
+    seen.sshd = sshd_config::read(PlannedTexts::planned(root, change, places))?;
+    add_links(&mut seen.sshd, &seen.users, [from, to], places);
     Ok(())
+}
+
+/// Fills in the real directories of the homes and of the directories that `AuthorizedKeysFile` names, so that both are
+/// compared as sshd finds them.
+fn add_links(
+    sshd: &mut SshdConfig,
+    users: &BTreeMap<String, UserFacts>,
+    configs: [&MachineConfig; 2],
+    places: &mut ParentResolver<'_>,
+) {
+    let mut paths = BTreeSet::from([DEFAULT_HOMES.to_owned()]);
+    for (name, user) in configs.iter().flat_map(|config| &config.users) {
+        let there = users.get(name).and_then(|account| account.home.clone());
+        let given = user.account.as_ref().and_then(|one| one.home_dir.clone());
+        let homes = there.into_iter().chain(given);
+        paths.extend(homes.map(|home| home.to_string()));
+    }
+    for setting in &sshd.settings {
+        if let SshdValue::Files(files) = &setting.value {
+            // Up to the first component with a token or wildcard.
+            let fixed = files
+                .iter()
+                .map(|file| file.split(['%', '*', '?', '[']).next());
+            let fixed = fixed.flatten().filter_map(|file| file.rsplit_once('/'));
+            paths.extend(fixed.map(|(directory, _)| directory.to_owned()));
+        }
+    }
+    let paths: Vec<AbsPath> = paths
+        .into_iter()
+        .filter_map(|path| AbsPath::new(path).ok())
+        .collect();
+    let above = paths.iter().flat_map(AbsPath::ancestors);
+    for path in above.chain(paths.iter().cloned()) {
+        // A directory that cannot be examined is reported where the keys are written.
+        if let Ok(real) = places.end(&path)
+            && real != path
+        {
+            sshd.links.insert(path, real);
+        }
+    }
 }
 
 /// Parses `name:password:uid:gid:comment:home:shell` (passwd(5)).

@@ -3,10 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::MachineConfig;
-use machinist_rootfs::{MAX_SYMLINKS, Root, RootError};
+use machinist_ignition::{FILE_MODE, MachineConfig};
+use machinist_rootfs::{FileKind, MAX_SYMLINKS, Root, RootError};
 
-use super::{MAX_DATABASE_BYTES, files_in, parent_resolver::ParentResolver, text_if_there};
+use super::{
+    MAX_DATABASE_BYTES, bytes_if_there, files_in, list_if_there, parent_resolver::ParentResolver,
+};
+
+/// The bits of a mode of which a program has one.
+const EXECUTE: u32 = 0o111;
 
 /// The change from one config to another.
 #[derive(Clone, Copy)]
@@ -28,11 +33,21 @@ pub(super) struct PlannedTexts<'a, 'p, 'r> {
 
 /// What a config makes of one path.
 enum PlannedText<'a> {
-    Text(&'a [u8]),
+    /// Content and mode.
+    Text(&'a [u8], u32),
     Link(&'a str),
     /// The content is that of the object at this place, or empty.
     Original(Option<AbsPath>),
     Unchanged,
+}
+
+/// What is at the end of the links at a path.
+enum End<'a> {
+    /// Content and mode that the config sets.
+    Planned(&'a [u8], u32),
+    /// What exists at this place, if anything.
+    At(AbsPath),
+    Nothing,
 }
 
 impl<'a, 'p, 'r> PlannedTexts<'a, 'p, 'r> {
@@ -52,33 +67,118 @@ impl<'a, 'p, 'r> PlannedTexts<'a, 'p, 'r> {
 
     /// Returns the text of a file; empty if it is missing, too long, or not text.
     pub(super) fn text(&mut self, path: &str) -> Result<String, RootError> {
-        let Some((change, places)) = &mut self.planned else {
-            return text_if_there(self.root, path, MAX_DATABASE_BYTES);
+        let bytes = self.bytes(path)?;
+        Ok(String::from_utf8(bytes).unwrap_or_default())
+    }
+
+    /// Works like [`Self::text`] for a program that reads bytes: what is not UTF-8 is replaced.
+    pub(super) fn lossy_text(&mut self, path: &str) -> Result<String, RootError> {
+        let bytes = self.bytes(path)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn bytes(&mut self, path: &str) -> Result<Vec<u8>, RootError> {
+        let Ok(path) = AbsPath::new(path) else {
+            return Ok(Vec::new());
         };
-        let Ok(mut path) = AbsPath::new(path) else {
-            return Ok(String::new());
+        if self.planned.is_none() {
+            return bytes_if_there(self.root, &path, MAX_DATABASE_BYTES);
+        }
+        match self.end(&path)? {
+            End::Planned(bytes, _) => Ok(bytes.to_vec()),
+            End::At(place) => bytes_if_there(self.root, &place, MAX_DATABASE_BYTES),
+            End::Nothing => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns whether a path is a regular file that may be executed.
+    pub(super) fn is_program(&mut self, path: &AbsPath) -> Result<bool, RootError> {
+        let place = match self.end(path)? {
+            End::Planned(_, mode) => return Ok(mode & EXECUTE != 0),
+            End::At(place) => place,
+            End::Nothing => return Ok(false),
         };
+        let stat = match self.root.stat(&place) {
+            Err(error) if error.is_absent() || error.is_loop() => return Ok(false),
+            stat => stat?,
+        };
+        Ok(stat.is_some_and(|stat| stat.kind == FileKind::File && stat.mode & EXECUTE != 0))
+    }
+
+    /// Follows the links at a path.
+    fn end(&mut self, path: &AbsPath) -> Result<End<'a>, RootError> {
+        let mut today;
+        let (change, places) = match &mut self.planned {
+            Some((change, places)) => (Some(*change), &mut **places),
+            None => {
+                today = ParentResolver::today(self.root);
+                (None, &mut today)
+            }
+        };
+        let mut path = path.clone();
         for _ in 0..MAX_SYMLINKS {
             let place = places.of(&path)?;
-            path = match change.text(&place, places)? {
-                PlannedText::Text(bytes) => {
-                    return Ok(String::from_utf8(bytes.to_vec()).unwrap_or_default());
-                }
-                PlannedText::Link(target) => machinist_plan::resolve(&place, target),
-                PlannedText::Original(None) => return Ok(String::new()),
-                PlannedText::Original(Some(original)) => match self.root.read_link(&original) {
-                    Ok(target) => machinist_plan::resolve(&place, &target),
-                    Err(_) => {
-                        return text_if_there(self.root, original.as_str(), MAX_DATABASE_BYTES);
-                    }
-                },
-                PlannedText::Unchanged => match self.root.read_link(&place) {
-                    Ok(target) => machinist_plan::resolve(&place, &target),
-                    Err(_) => return text_if_there(self.root, place.as_str(), MAX_DATABASE_BYTES),
-                },
+            let text = match change {
+                Some(change) => change.text(&place, places)?,
+                None => PlannedText::Unchanged,
             };
+            let stored = match text {
+                PlannedText::Text(bytes, mode) => return Ok(End::Planned(bytes, mode)),
+                PlannedText::Link(target) => {
+                    path = machinist_plan::resolve(&place, target);
+                    continue;
+                }
+                PlannedText::Original(None) => return Ok(End::Nothing),
+                PlannedText::Original(Some(original)) => original,
+                PlannedText::Unchanged => place.clone(),
+            };
+            match self.root.read_link(&stored) {
+                Ok(target) => path = machinist_plan::resolve(&place, &target),
+                Err(_) => return Ok(End::At(stored)),
+            }
         }
-        Ok(String::new())
+        Ok(End::Nothing)
+    }
+
+    /// Returns the names in a directory that a test accepts, in order. Some of them may not exist.
+    pub(super) fn names(
+        &mut self,
+        directory: &str,
+        accepts: &dyn Fn(&str) -> bool,
+    ) -> Result<BTreeSet<String>, RootError> {
+        let directory = match directory {
+            "" => AbsPath::root(),
+            other => match AbsPath::new(other) {
+                Ok(directory) => directory,
+                Err(_) => return Ok(BTreeSet::new()),
+            },
+        };
+        let place = match &mut self.planned {
+            Some((_, places)) => places.end(&directory)?,
+            None => directory,
+        };
+        let entries = match list_if_there(self.root, &place) {
+            // It is no directory, or a config replaces it by one.
+            Err(error) if error.is_absent() => Vec::new(),
+            entries => entries?,
+        };
+        let names = entries.into_iter().map(|entry| entry.name);
+        let mut names: BTreeSet<String> = names.filter(|name| accepts(name)).collect();
+        let Some((change, places)) = &mut self.planned else {
+            return Ok(names);
+        };
+        let to = change.to;
+        let named = to.files.keys().chain(to.links.keys());
+        for path in named.chain(to.directories.keys()) {
+            for path in std::iter::once(path.clone()).chain(path.ancestors()) {
+                let name = path.file_name();
+                let new = accepts(name) && !names.contains(name);
+                if new && places.of(&path)?.directory() == place.as_str() {
+                    names.insert(name.to_owned());
+                }
+            }
+        }
+        Ok(names)
     }
 
     /// Returns the files of a directory whose names end with `suffix`, in order. Some of them may not exist.
@@ -136,13 +236,14 @@ impl<'a> ConfigChange<'a> {
         if let Some(link) = self.to.links.get(name) {
             return Ok(PlannedText::Link(&link.target));
         }
-        let content = self.to.files.get(name).map(|file| file.content.as_ref());
+        let file = self.to.files.get(name);
+        let content = file.and_then(|file| Some((file.content.as_ref()?, file.mode)));
         Ok(match content {
-            Some(Some(content)) => content
-                .bytes()
-                // A config from the store has no bytes; its files are in place.
-                .map_or(PlannedText::Unchanged, PlannedText::Text),
-            Some(None) | None => leaves,
+            // A config from the store has no bytes; its files are in place.
+            Some((content, mode)) => content.bytes().map_or(PlannedText::Unchanged, |bytes| {
+                PlannedText::Text(bytes, mode.unwrap_or(FILE_MODE))
+            }),
+            None => leaves,
         })
     }
 
