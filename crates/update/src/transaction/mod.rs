@@ -69,7 +69,7 @@ pub enum TransactionError {
         /// The target.
         target: AbsPath,
         /// How.
-        source: RootError,
+        source: Box<RootError>,
     },
     /// The agent was stopped before the commit.
     #[error("stopped before the commit")]
@@ -118,7 +118,8 @@ impl TransactionError {
             | Self::MountMissing { .. }
             | Self::Locked { .. } => true,
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => false,
-            Self::Root(error) | Self::Unsafe { source: error, .. } => error.is_retryable(),
+            Self::Root(error) => error.is_retryable(),
+            Self::Unsafe { source, .. } => source.is_retryable(),
             Self::Store(error) => error.is_retryable(),
         }
     }
@@ -151,7 +152,8 @@ impl TransactionError {
             Self::NotThePlan { .. } | Self::NoContent { .. } | Self::Path(_) => {
                 Reason::StagingFailed
             }
-            Self::Root(error) | Self::Unsafe { source: error, .. } => error.reason(),
+            Self::Root(error) => error.reason(),
+            Self::Unsafe { source, .. } => source.reason(),
             Self::Store(error) => error.reason(),
         }
     }

@@ -27,8 +27,10 @@ impl DirectoryRefusal {
         match self {
             Self::Missing => changed(target),
             Self::Error(TransactionError::Root(source)) if source.is_unsafe() => {
-                let target = target.clone();
-                TransactionError::Unsafe { target, source }
+                TransactionError::Unsafe {
+                    target: target.clone(),
+                    source: Box::new(source),
+                }
             }
             Self::Error(error) => error,
         }
