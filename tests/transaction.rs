@@ -22,6 +22,7 @@ mod labels;
 mod originals;
 mod random;
 mod random_entries;
+mod sequences;
 mod sparse;
 mod ssh_keys;
 mod tmpfs;

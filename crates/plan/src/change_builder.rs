@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ChangeKind, FileFacts, MachineFacts, ObjectSummary, PlanChange,
+    Attributes, ChangeKind, FileFacts, MachineFacts, ObjectSummary, PlanChange,
     actions::ActionNeed,
     desired_tree::{DesiredEntry, DesiredTree, ObjectSpec},
     disruption::{ChangeContext, Disruption, DisruptionResolver, RequiredActions},
@@ -307,6 +307,11 @@ fn describe(step: &PathStep) -> String {
             format!(
                 "removed from the config; original {} restored",
                 step.fields.join(" and ")
+            )
+        }
+        (ChangeKind::Remove, PathAction::Metadata(Attributes { mode, uid, gid })) => {
+            format!(
+                "removed from the config; the directory stays with mode {mode:04o} and owner {uid}:{gid}"
             )
         }
         (ChangeKind::Remove, _) => "removed from the config".to_owned(),

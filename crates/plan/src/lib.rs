@@ -24,6 +24,7 @@ mod host_checks;
 mod json;
 mod kind_replacement;
 mod leased_files;
+mod leaving_directories;
 mod machine_facts;
 mod model;
 mod object;

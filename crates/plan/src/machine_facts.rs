@@ -106,6 +106,8 @@ pub struct MachineFacts {
     /// Paths that matched the config when a config first mentioned them ([`super::Plan::adopted`]):
     /// nothing was written there, so nothing is removed when they leave the config.
     pub adopted: BTreeSet<AbsPath>,
+    /// Directories that machinist created, for an entry or as parents of one.
+    pub made: BTreeSet<AbsPath>,
     /// The users who control the parent directories of canonical paths, if a user other than root
     /// does.
     pub users_directories: BTreeMap<AbsPath, u32>,

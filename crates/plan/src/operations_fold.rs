@@ -58,12 +58,13 @@ fn add_parents(
 ) -> Result<(), Refusal> {
     for above in path.ancestors() {
         let made = || {
-            let parent = layout.parents.get(&above).cloned();
-            let original = || original(acts.get(&above), observed);
-            parent
-                .or_else(original)
-                .or_else(|| users_own(path, step, observed))
-                .unwrap_or(DEFAULT_PARENT)
+            let user = observed.users_directories.get(path).copied();
+            let object = match &step.act {
+                PathAction::Put(object) => Some(object),
+                _ => None,
+            };
+            let original = original(acts.get(&above), observed);
+            made_parent(&above, layout, original, (user, object))
         };
         match (acts.get(&above), observed.objects.get(&above)) {
             (Some(PathAction::Put(ObjectSpec::Directory { .. }) | PathAction::Metadata(_)), _) => {
@@ -90,15 +91,24 @@ fn add_parents(
     Ok(())
 }
 
-/// A directory owned by the user, if the user controls the directories above it and also owns the
-/// object it is created for.
-fn users_own(path: &AbsPath, step: &PathStep, observed: &MachineFacts) -> Option<ObjectSpec> {
-    let user = *observed.users_directories.get(path)?;
-    let PathAction::Put(
-        ObjectSpec::File { uid, gid, .. }
-        | ObjectSpec::Directory { uid, gid, .. }
-        | ObjectSpec::Link { uid, gid, .. },
-    ) = &step.act
+/// The directory that is created at `path` as a parent of `object`: a new home, the original, or a directory of root.
+/// It belongs to the user who controls the directories above it if that user also owns the object.
+pub(super) fn made_parent(
+    path: &AbsPath,
+    layout: &DesiredTree,
+    original: Option<ObjectSpec>,
+    (user, object): (Option<u32>, Option<&ObjectSpec>),
+) -> ObjectSpec {
+    let parent = layout.parents.get(path).cloned().or(original);
+    parent
+        .or_else(|| users_own(user?, object?))
+        .unwrap_or(DEFAULT_PARENT)
+}
+
+fn users_own(user: u32, object: &ObjectSpec) -> Option<ObjectSpec> {
+    let (ObjectSpec::File { uid, gid, .. }
+    | ObjectSpec::Directory { uid, gid, .. }
+    | ObjectSpec::Link { uid, gid, .. }) = object
     else {
         return None;
     };

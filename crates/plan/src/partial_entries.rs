@@ -8,6 +8,7 @@ use super::{
     desired_tree::{DesiredObject, ObjectSpec},
     kind_replacement::describe,
     object::ObjectKind,
+    removal::kept,
     steps::{PathAction, PathFacts, PathSteps, changed_by, first_field},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -50,6 +51,23 @@ impl ObjectSpec {
             uid: uid.unwrap_or(now.uid),
             gid: gid.unwrap_or(now.gid),
         })
+    }
+
+    /// The mode and owner of a directory that machinist created for this entry, without the entry: values that
+    /// another program has set where the entry gives none stay.
+    pub(super) fn without_entry(&self, now: Attributes, parent: Attributes) -> Attributes {
+        let (given, first) = (self.given(), defaults(self));
+        let pick = |given: Option<u32>, first: u32, now: u32, parent: u32| match given.is_some()
+            || now == first
+        {
+            true => parent,
+            false => now,
+        };
+        Attributes {
+            mode: pick(given.0, first.mode, now.mode, parent.mode),
+            uid: pick(given.1, first.uid, now.uid, parent.uid),
+            gid: pick(given.2, first.gid, now.gid, parent.gid),
+        }
     }
 
     /// Mode, user and group if they are set.
@@ -335,7 +353,7 @@ fn defaults(wanted: &ObjectSpec) -> Attributes {
     }
 }
 
-fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
+pub(super) fn is_as(facts: &FileFacts, wanted: Attributes, owners: bool) -> bool {
     let now = facts.attributes();
     let owner = |of: Attributes| (of.uid, of.gid);
     now.mode == wanted.mode && (!owners || owner(now) == owner(wanted))
@@ -354,13 +372,7 @@ impl PathSteps {
         let Some(facts) = observed.objects.get(path) else {
             return;
         };
-        let left = |what: &str| {
-            format!(
-                "{} is removed from the config, but kept on disk, because \
-             {what}",
-                wanted.asked
-            )
-        };
+        let left = |what: &str| kept(&wanted.asked, what);
         if facts.kind != ObjectKind::File {
             self.warnings.push(left("its type has changed"));
             return;

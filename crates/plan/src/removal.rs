@@ -16,20 +16,18 @@ use machinist_ignition::{Content, EntryKind};
 
 impl PathSteps {
     /// Plans an object of the base config that the desired config does not contain.
-    pub(super) fn leaving(
+    pub(super) fn leaving<'d>(
         &mut self,
-        path: &AbsPath,
-        wanted: &DesiredObject,
+        path: &'d AbsPath,
+        wanted: &'d DesiredObject,
         observed: &MachineFacts,
         owners: bool,
-        directories: &mut Vec<(AbsPath, DesiredEntry)>,
+        directories: &mut Vec<(&'d AbsPath, &'d DesiredObject)>,
     ) {
         let asked = &wanted.asked;
         if let Some((at, (_, text))) = observed.unreachable_at(path) {
-            self.warnings.push(format!(
-                "{asked} is removed from the config, but kept on disk, because it cannot be \
-                 examined: {at}: {text}"
-            ));
+            let what = format!("it cannot be examined: {at}: {text}");
+            self.warnings.push(kept(asked, &what));
             return;
         }
         let facts = observed.objects.get(path);
@@ -63,11 +61,9 @@ impl PathSteps {
         }
         let since = differences(wanted, facts, owners);
         if since.contains(&"kind") {
-            self.warnings.push(format!(
-                "{asked} is removed from the config, but kept on disk, because its type has changed"
-            ));
+            self.warnings.push(kept(asked, "its type has changed"));
         } else if facts.kind == ObjectKind::Directory {
-            directories.push((path.clone(), wanted.entry.clone()));
+            directories.push((path, wanted));
         } else {
             if since
                 .iter()
@@ -170,38 +166,6 @@ impl PathSteps {
         self.put(path, &wanted.entry, act, ChangeKind::Remove, vec!["keys"]);
     }
 
-    /// Removes the directories that leave if they contain only objects that leave, starting with
-    /// the deepest.
-    pub(super) fn remove_directories(
-        &mut self,
-        mut directories: Vec<(AbsPath, DesiredEntry)>,
-        observed: &MachineFacts,
-    ) {
-        directories.sort_by(|one, other| other.0.cmp(&one.0));
-        let busy = self.busy();
-        for (path, entry) in directories {
-            let mount_point = observed
-                .objects
-                .get(&path)
-                .is_some_and(|facts| facts.mount_point);
-            if !mount_point && self.empties(&path, observed, &busy) {
-                self.put(
-                    &path,
-                    &entry,
-                    PathAction::Remove,
-                    ChangeKind::Remove,
-                    vec!["kind"],
-                );
-            } else {
-                self.warnings.push(format!(
-                    "{} is removed from the config, but kept on disk, because the directory is not \
-                     empty",
-                    entry.name
-                ));
-            }
-        }
-    }
-
     /// Removes empty `x.wants` and `x.service.d` directories, which have no effect; systemctl
     /// removes them too. Those that an overlay's lower layer may hold stay, because they cannot be
     /// renamed.
@@ -278,6 +242,11 @@ impl PathSteps {
         };
         !busy.contains(directory) && children.iter().all(goes)
     }
+}
+
+/// Says that an object leaves the config and stays on the disk, and why.
+pub(super) fn kept(asked: &AbsPath, what: &str) -> String {
+    format!("{asked} is removed from the config, but kept on disk, because {what}")
 }
 
 fn is_unit_directory(path: &AbsPath) -> bool {

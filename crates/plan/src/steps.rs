@@ -135,7 +135,7 @@ pub(super) fn steps(
     for (path, wanted) in planned().filter(|(_, wanted)| hard(wanted)) {
         steps.plan_entry(path, wanted, before, observed, owners);
     }
-    steps.remove_directories(leaving_directories, observed);
+    steps.remove_directories(leaving_directories, after, observed, owners);
     steps.tidy_unit_directories(observed);
     steps
 }

@@ -86,6 +86,8 @@ pub struct CallerFacts<'a> {
     pub originals: BTreeMap<AbsPath, AbsPath>,
     /// Paths that already matched when a config first named them ([`MachineFacts::adopted`]).
     pub adopted: BTreeSet<AbsPath>,
+    /// Directories that machinist created ([`MachineFacts::made`]).
+    pub made: BTreeSet<AbsPath>,
     /// Files of SSH keys that machinist created ([`MachineFacts::key_files`]).
     pub key_files: BTreeSet<AbsPath>,
     /// Mode and owner before machinist changed them ([`MachineFacts::modes`]).
@@ -143,6 +145,7 @@ fn observe_sides(
     let mut seen = MachineFacts {
         originals: known.originals,
         adopted: known.adopted,
+        made: known.made,
         modes: known.modes,
         user_written: known.user_written,
         changed_targets: known.changed_targets,

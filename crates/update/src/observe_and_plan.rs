@@ -204,6 +204,7 @@ fn plan_from(
         live_units: units,
         originals: transaction::originals(journal),
         adopted: adopted(journal),
+        made: transaction::made(journal),
         modes: transaction::modes(journal),
         user_written: transaction::user_written(journal),
         changed_targets: match only {

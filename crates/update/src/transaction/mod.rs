@@ -39,7 +39,7 @@ pub use commit::commit;
 pub use finalize::{changed_objects, finish, labels, modes, originals, user_written};
 pub use intent::{TransactionIntent, begin};
 pub use mount_point_dirs::is_holder_name;
-pub use ownership::owned_files;
+pub use ownership::{made, owned_files};
 pub use passwd_entries::{databases, kept_entries};
 pub use rollback::{RollbackSummary, UnrevertedTarget, drop_staging, undo};
 pub use staging::{AbortFlag, stage};

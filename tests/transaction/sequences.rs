@@ -1,0 +1,138 @@
+//! Sequences of configs: what an entry has set does not outlive the entry.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+};
+
+use machinist_plan::{Capabilities, HostKind, OsCapabilities, Plan, Policies};
+use machinist_testkit::sandbox::{Sandbox, Written};
+use machinist_update::{
+    cache::ObservationCache,
+    observe_and_plan::{PlanOptions, observe_and_plan},
+};
+
+/// An Ignition config with this `storage` and `systemd`.
+fn config(sections: &str) -> Written {
+    let text = format!(r#"{{"ignition": {{"version": "3.6.0"}}{sections}}}"#);
+    let rules = machinist_ignition::ConfigRules::default();
+    let documents = machinist_ignition::parse(&text, "test.ign", &rules).unwrap();
+    let merged =
+        machinist_ignition::merge(documents, "worker", machinist_ignition::MergeOrder::AsGiven);
+    Written(merged.unwrap().0)
+}
+
+fn storage(sections: &str) -> Written {
+    config(&format!(r#", "storage": {{{sections}}}"#))
+}
+
+/// The plan for `to`, or all refusals, one a line.
+fn plan(sandbox: &Sandbox, to: &Written) -> Result<Plan, String> {
+    let how = PlanOptions {
+        policies: &Policies::default(),
+        capabilities: Capabilities {
+            live: false,
+            chown: true,
+            os: OsCapabilities::without_provider(HostKind::Unknown),
+        },
+        units: None,
+        only: None,
+        remembered: &ObservationCache::default(),
+    };
+    let planned = observe_and_plan(&sandbox.root(), &sandbox.journal(), &to.0, how).unwrap();
+    planned.plan.map_err(|refusals| {
+        let lines: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    })
+}
+
+fn warnings(sandbox: &Sandbox, to: &Written) -> String {
+    plan(sandbox, to).unwrap().warnings.join("\n")
+}
+
+fn mode(sandbox: &Sandbox, path: &str) -> u32 {
+    let found = fs::metadata(sandbox.path(path)).unwrap();
+    found.permissions().mode() & 0o7777
+}
+
+const FILE: &str = r#""files": [{"path": "/etc/new/f", "contents": {"source": "data:,x"}}]"#;
+const STICKY: &str = r#""directories": [{"path": "/etc/new", "mode": 1023}]"#;
+
+#[test]
+fn a_directory_that_stays_as_a_parent_loses_the_mode_of_its_entry() {
+    let (file, both) = (storage(FILE), storage(&format!("{STICKY}, {FILE}")));
+    for sequence in [
+        vec![storage(STICKY), file.clone()],
+        vec![both.clone(), file.clone()],
+        // machinist creates it as a parent first.
+        vec![file.clone(), both, file.clone()],
+    ] {
+        let sandbox = Sandbox::new();
+        for config in &sequence {
+            sandbox.applied(config);
+        }
+        assert_eq!(mode(&sandbox, "/etc/new"), 0o755);
+        sandbox.applied(&storage(""));
+        assert!(!sandbox.path("/etc/new").exists());
+    }
+}
+
+#[test]
+fn a_directory_that_stays_as_a_parent_loses_the_owner_of_its_entry() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let users = storage(r#""directories": [{"path": "/etc/new", "mode": 448, "user": {"id": 7}}]"#);
+    let users_file = storage(
+        r#""files": [{"path": "/etc/new/f", "user": {"id": 7}, "contents": {"source": "data:,x"}}]"#,
+    );
+    for file in [storage(FILE), users_file] {
+        let sandbox = Sandbox::new();
+        sandbox.applied(&users);
+        sandbox.applied(&file);
+        let found = fs::metadata(sandbox.path("/etc/new")).unwrap();
+        assert_eq!(
+            (found.mode() & 0o7777, found.uid(), found.gid()),
+            (0o755, 0, 0)
+        );
+    }
+    // In a directory that is the user's, the new parent of the user's file is the user's.
+    let home = storage(r#""directories": [{"path": "/srv/u/d", "mode": 448, "user": {"id": 7}}]"#);
+    let file = storage(
+        r#""files": [{"path": "/srv/u/d/f", "user": {"id": 7}, "group": {"id": 8}, "contents": {"source": "data:,x"}}]"#,
+    );
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.path("/srv/u")).unwrap();
+    std::os::unix::fs::chown(sandbox.path("/srv/u"), Some(7), Some(8)).unwrap();
+    sandbox.applied(&home);
+    sandbox.applied(&file);
+    let found = fs::metadata(sandbox.path("/srv/u/d")).unwrap();
+    assert_eq!(
+        (found.mode() & 0o7777, found.uid(), found.gid()),
+        (0o755, 7, 8)
+    );
+}
+
+#[test]
+fn a_directory_that_existed_before_gets_its_mode_back() {
+    let sandbox = Sandbox::new();
+    fs::create_dir_all(sandbox.path("/etc/new")).unwrap();
+    fs::set_permissions(sandbox.path("/etc/new"), fs::Permissions::from_mode(0o750)).unwrap();
+    sandbox.applied(&storage(STICKY));
+    assert_eq!(mode(&sandbox, "/etc/new"), 0o1777);
+    sandbox.applied(&storage(FILE));
+    assert_eq!(mode(&sandbox, "/etc/new"), 0o750);
+}
+
+#[test]
+fn a_directory_with_foreign_content_loses_the_mode_and_the_plan_names_what_stays() {
+    let sandbox = Sandbox::new();
+    sandbox.applied(&storage(STICKY));
+    sandbox.write("/etc/new/other", "x");
+    let warned = warnings(&sandbox, &storage(""));
+    let expected = "/etc/new is removed from the config, but kept on disk, because the directory is not empty: \
+                    other stays; it has mode 0755 and owner 0:0";
+    assert_eq!(warned, expected);
+    sandbox.applied(&storage(""));
+    assert_eq!(mode(&sandbox, "/etc/new"), 0o755);
+}
