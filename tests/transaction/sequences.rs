@@ -136,3 +136,45 @@ fn a_directory_with_foreign_content_loses_the_mode_and_the_plan_names_what_stays
     sandbox.applied(&storage(""));
     assert_eq!(mode(&sandbox, "/etc/new"), 0o755);
 }
+
+#[test]
+fn a_link_replaces_a_directory_that_only_the_previous_config_needed() {
+    let unit = |dropin: &str| {
+        format!(
+            r#", "systemd": {{"units": [{{"name": "a.service", "contents": "[Service]\nExecStart=/bin/true\n"{dropin}}}]}}"#
+        )
+    };
+    let dropin = r#", "dropins": [{"name": "x.conf", "contents": "[Service]\nNice=1\n"}]"#;
+    for (from, to, at) in [
+        (
+            storage(
+                r#""files": [{"path": "/var/lib/app/deep/a", "contents": {"source": "data:,x"}}]"#,
+            ),
+            storage(
+                r#""files": [{"path": "/srv/app/a", "contents": {"source": "data:,x"}}],
+                   "links": [{"path": "/var/lib/app", "target": "/srv/app"}]"#,
+            ),
+            "/var/lib/app",
+        ),
+        (
+            config(&unit(dropin)),
+            config(&format!(
+                r#"{}, "storage": {{"files": [{{"path": "/srv/d/x.conf", "contents": {{"source": "data:,x"}}}}],
+                   "links": [{{"path": "/etc/systemd/system/a.service.d", "target": "/srv/d"}}]}}"#,
+                unit("")
+            )),
+            "/etc/systemd/system/a.service.d",
+        ),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.applied(&from);
+        sandbox.applied(&to);
+        assert!(sandbox.path(at).is_symlink(), "{at}");
+        sandbox.applied(&from);
+        assert!(sandbox.path(at).is_dir() && !sandbox.path(at).is_symlink());
+        // Another program's file keeps it.
+        sandbox.write(&format!("{at}/other"), "x");
+        let refused = plan(&sandbox, &to).unwrap_err();
+        assert!(refused.contains("[ForeignContent]"), "{refused}");
+    }
+}

@@ -275,9 +275,12 @@ impl HostChecks<'_> {
         )
     }
 
-    /// Whether the base config had an object here.
+    /// Whether the base config had an object here, or machinist created a directory for it.
     fn ours(&self) -> bool {
-        self.steps.ours.contains(&self.operation.target)
+        let target = &self.operation.target;
+        let directory = |facts: &FileFacts| facts.kind == ObjectKind::Directory;
+        let made = self.observed.made.contains(target) && self.facts().is_some_and(directory);
+        made || self.steps.ours.contains(target)
     }
 
     fn leads_to_directory(&self) -> bool {

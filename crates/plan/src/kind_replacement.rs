@@ -101,7 +101,9 @@ impl<'a> KindReplacement<'a> {
         let found =
             original.is_some_and(|found| found.kind == directory && facts.kind == directory);
         let found = found || observed.adopted.contains(target);
-        self.steps.ours.contains(target) && !found && !observed.modes.contains_key(target)
+        let made = observed.made.contains(target) && facts.kind == directory;
+        let ours = made || self.steps.ours.contains(target);
+        ours && !found && !observed.modes.contains_key(target)
     }
 
     fn expected(
