@@ -178,3 +178,31 @@ fn a_link_replaces_a_directory_that_only_the_previous_config_needed() {
         assert!(refused.contains("[ForeignContent]"), "{refused}");
     }
 }
+
+#[test]
+fn a_path_behind_a_users_link_is_refused_before_the_link_exists() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let with_link = |user: &str| {
+        storage(&format!(
+            r#""links": [{{"path": "/etc/new/deep", "target": "a.conf"{user}}}],
+               "files": [{{"path": "/etc/new/deep/f", "contents": {{"source": "data:,x"}}}}]"#
+        ))
+    };
+    let sandbox = Sandbox::new();
+    for user in [r#", "user": {"id": 7}"#, r#", "user": {"name": "ann"}"#] {
+        sandbox.write("/etc/passwd", "ann:x:1007:1007::/home/ann:/bin/sh\n");
+        let refused = plan(&sandbox, &with_link(user)).unwrap_err();
+        let owner = if user.contains("ann") { 1007 } else { 7 };
+        let expected = format!(
+            "/etc/new/deep/f is not safe to write: the link /etc/new/deep belongs to user {owner} [UnsafePath]"
+        );
+        assert!(refused.ends_with(&expected), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+    sandbox.applied(&with_link(""));
+    assert!(sandbox.path("/etc/new/a.conf/f").exists());
+    sandbox.applied(&storage(""));
+    assert!(!sandbox.path("/etc/new").exists());
+}

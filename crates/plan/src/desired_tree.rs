@@ -205,11 +205,12 @@ impl DesiredTree {
         }
     }
 
-    /// Refuses objects below a file or link.
-    pub(super) fn refuse_objects_below_others(&mut self) {
+    /// Refuses objects below a file or link. One behind a link that is not followed has its own refusal.
+    pub(super) fn refuse_objects_below_others(&mut self, observed: &MachineFacts) {
         let mut clear: BTreeSet<AbsPath> = BTreeSet::new();
         let mut last = None;
-        for (path, wanted) in &self.objects {
+        let followed = |path: &AbsPath| !observed.unsafe_after.contains_key(path);
+        for (path, wanted) in self.objects.iter().filter(|(path, _)| followed(path)) {
             // Consecutive paths are usually in the same directory.
             if last == Some(path.directory()) {
                 continue;

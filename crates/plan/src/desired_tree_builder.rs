@@ -41,7 +41,7 @@ impl DesiredTree {
             .absent
             .extract_if(.., |path, _| objects.contains_key(path));
         layout.freed = freed.map(|(path, _)| path).collect();
-        layout.refuse_objects_below_others();
+        layout.refuse_objects_below_others(observed);
         layout.refuse_odd_hard_links();
         layout
     }

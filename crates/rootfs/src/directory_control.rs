@@ -135,16 +135,15 @@ impl TrustedUsers {
         Ok(())
     }
 
-    /// Whether root may follow the link `found` at `at`: without limits (`None`), or only through
-    /// objects of the user that controls it.
+    /// Whether root may follow the link of the user `uid` at `at`: without limits (`None`), or only
+    /// through objects of the user that controls it.
     pub(super) fn follow(
         self,
         above: &DirectoryControl,
         at: &AbsPath,
-        found: &ComponentFacts,
+        uid: u32,
         target: &str,
     ) -> Result<Option<LinkBound>, String> {
-        let uid = found.stat.uid;
         match above {
             DirectoryControl::Root if self.has(uid) => Ok(None),
             DirectoryControl::User {

@@ -34,38 +34,34 @@ pub struct LinkTarget {
 }
 
 impl LinkTarget {
-    /// A link that the config itself will create, in a directory controlled by `control`.
+    /// A link that the config itself will create, in a directory controlled by `control`. `owner` is none for a user
+    /// who does not exist yet.
     ///
     /// # Errors
-    /// The reason, if other users may exchange the link, so that it cannot be followed.
+    /// The reason, if the link cannot be followed once it exists, because another user controls it.
     pub fn planned(
+        root: &Root,
         target: String,
         at: &AbsPath,
         control: &DirectoryControl,
+        owner: Option<u32>,
     ) -> Result<Self, String> {
-        match control {
-            DirectoryControl::Root => Ok(Self {
-                target,
-                bound: None,
-            }),
-            DirectoryControl::User {
-                uid: Some(user),
-                top,
-            } => {
-                let (link, user, top) = (at.clone(), *user, top.clone());
-                let bound = Some(LinkBound {
-                    link,
-                    target: target.clone(),
-                    owner: user,
-                    user,
-                    top,
-                });
-                Ok(Self { target, bound })
-            }
-            DirectoryControl::Sticky | DirectoryControl::User { uid: None, .. } => Err(format!(
-                "the link {at} of the config is in a directory that others may write"
-            )),
-        }
+        let trusted = root.trusted().map_err(|error| error.to_string())?;
+        let owner = match (root.can_chown(), owner, control) {
+            (false, ..) => rustix::process::geteuid().as_raw(),
+            (true, Some(owner), _) => owner,
+            // Below this point, every link counts as that user's.
+            (
+                true,
+                None,
+                DirectoryControl::User {
+                    uid: Some(user), ..
+                },
+            ) => *user,
+            (true, None, _) => return Err(format!("the link {at} belongs to a new user")),
+        };
+        let bound = trusted.follow(control, at, owner, &target)?;
+        Ok(Self { target, bound })
     }
 
     /// Whether the link may lead through `at`, an object that gets the owner of `planned`, if given.
@@ -177,7 +173,9 @@ impl Root {
                     },
                     _ => refused(format!("the link {at} leads to a path that is not UTF-8")),
                 })?;
-                let bound = trusted.follow(above, at, found, &target).map_err(refused)?;
+                let bound = trusted
+                    .follow(above, at, found.stat.uid, &target)
+                    .map_err(refused)?;
                 StepResult::Link(LinkTarget { target, bound })
             }
             _ => StepResult::Other,

@@ -171,7 +171,7 @@ fn observe_sides(
     }
     let (mut today, mut planned) = (
         ParentResolver::today(root),
-        ParentResolver::planned(root, from, to)?,
+        ParentResolver::planned(root, [from, to], &seen.users)?,
     );
     accounts::add_key_locations(root, [from, to], &mut planned, &mut seen)?;
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;

@@ -8,8 +8,8 @@ use std::{
 
 use super::planned_directories::PlannedDirectories;
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::{Directory, MachineConfig};
-use machinist_plan::is_layout;
+use machinist_ignition::{Directory, MachineConfig, Owner};
+use machinist_plan::{UserFacts, is_layout};
 use machinist_rootfs::{DirectoryControl, LinkTarget, MAX_SYMLINKS, Root, RootError, StepResult};
 
 /// Maximum depth of directories that links may lead to. Without a limit, the user who made the link could exhaust
@@ -30,6 +30,8 @@ pub(super) struct ParentResolver<'a> {
     root: Root,
     planned: Option<(&'a MachineConfig, &'a MachineConfig)>,
     made: Arc<PlannedDirectories>,
+    /// The users of the machine, who may own links of the config.
+    users: BTreeMap<String, UserFacts>,
     /// Entries of the two configs by their current canonical path, where that differs from the given path.
     entries: HashMap<AbsPath, &'a AbsPath>,
     /// Keyed by text, because parents are looked up without building a path.
@@ -64,11 +66,12 @@ impl<'a> ParentResolver<'a> {
     /// The tree cannot be read.
     pub(super) fn planned(
         root: &Root,
-        from: &'a MachineConfig,
-        to: &'a MachineConfig,
+        [from, to]: [&'a MachineConfig; 2],
+        users: &BTreeMap<String, UserFacts>,
     ) -> Result<Self, RootError> {
         let mut today = Self::today(root);
         let mut places = Self::new(root, Some((from, to)));
+        places.users.clone_from(users);
         let all = to.links.keys().chain(to.directories.keys());
         for path in all.chain(to.files.keys()).chain(from.links.keys()) {
             let place = today.of(path)?;
@@ -84,6 +87,7 @@ impl<'a> ParentResolver<'a> {
             root: root.for_one_pass(),
             planned,
             made: Arc::default(),
+            users: BTreeMap::new(),
             entries: HashMap::new(),
             known: HashMap::new(),
             bare: HashSet::new(),
@@ -239,7 +243,9 @@ impl<'a> ParentResolver<'a> {
                 .flatten()
                 .filter_map(|name| to.links.get(*name));
             if let Some(link) = links.find(|link| !link.hard) {
-                let planned = LinkTarget::planned(link.target.clone(), at, &above.control);
+                let (root, target) = (&self.root, link.target.clone());
+                let owner = self.uid_of(&link.user, to);
+                let planned = LinkTarget::planned(root, target, at, &above.control, owner);
                 return Ok(
                     planned.map_or_else(|why| ParentEntry::Blocked(why.into()), ParentEntry::Link)
                 );
@@ -254,6 +260,21 @@ impl<'a> ParentResolver<'a> {
             });
         }
         self.made_step(above, at, link_goes)
+    }
+
+    /// Returns the user ID of an owner; none for a user whose ID is not known yet.
+    fn uid_of(&self, owner: &Owner, to: &MachineConfig) -> Option<u32> {
+        match owner {
+            Owner::Id(id) => Some(*id),
+            Owner::Name(name) if name == "root" => Some(0),
+            Owner::Name(name) => {
+                let new = to
+                    .users
+                    .get(name)
+                    .and_then(|user| user.account.as_ref()?.uid);
+                self.users.get(name).map(|user| user.uid).or(new)
+            }
+        }
     }
 
     /// Returns the object at `at`, or the directory that will be created there. `link_goes` means that a link there

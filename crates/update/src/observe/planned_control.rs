@@ -91,7 +91,7 @@ impl ObjectObserver<'_> {
         };
         let after = ConfigPaths {
             asked: &paths.after,
-            places: ParentResolver::planned(root, from, to)?.with_made(made),
+            places: ParentResolver::planned(root, [from, to], &self.seen.users)?.with_made(made),
             canonical: self.seen.canonical.clone(),
             unsafe_paths: self.seen.unsafe_after.clone(),
         };
