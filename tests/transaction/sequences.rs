@@ -206,3 +206,43 @@ fn a_path_behind_a_users_link_is_refused_before_the_link_exists() {
     sandbox.applied(&storage(""));
     assert!(!sandbox.path("/etc/new").exists());
 }
+
+#[test]
+fn a_plan_names_the_units_that_keep_what_a_removed_preset_has_set() {
+    let units = r#""systemd": {"units": [
+        {"name": "cron.service", "dropins": [{"name": "x.conf", "contents": "[Service]\nNice=1\n"}]},
+        {"name": "on.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"},
+        {"name": "a.service", "contents": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n"}]}"#;
+    let with = |presets: &str| {
+        let source = presets.replace(' ', "%20");
+        config(&format!(
+            r#", "storage": {{"files": [{{"path": "/etc/systemd/system-preset/00-all.preset",
+                "contents": {{"source": "data:,{source}%0A"}}}}]}}, {units}"#
+        ))
+    };
+    let without = config(&format!(", {units}"));
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "/usr/lib/systemd/system/cron.service",
+        "[Install]\nWantedBy=multi-user.target\n",
+    );
+    sandbox.write("/usr/lib/systemd/system-preset/90-all.preset", "enable *\n");
+    sandbox.applied(&with("disable *"));
+    let link = "/etc/systemd/system/multi-user.target.wants/a.service";
+    assert!(!sandbox.path(link).is_symlink());
+    let expected = |what: &str| {
+        format!(
+            "/etc/systemd/system-preset/00-all.preset {what}, but the units that it has disabled stay so, because \
+             presets apply only when a unit is new in the config: a.service, cron.service; set enabled for another \
+             state"
+        )
+    };
+    assert!(warnings(&sandbox, &without).contains(&expected("is removed")));
+    assert!(warnings(&sandbox, &with("enable *")).contains(&expected("changes")));
+    // The same effect, so there is nothing to say.
+    let same = warnings(&sandbox, &with("disable [ac]*"));
+    assert!(!same.contains("presets apply"), "{same}");
+    sandbox.applied(&without);
+    assert!(!sandbox.path(link).is_symlink());
+    assert!(!warnings(&sandbox, &without).contains("presets apply"));
+}

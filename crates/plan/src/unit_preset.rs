@@ -31,6 +31,8 @@ pub(super) struct Presets(Vec<PresetRule>);
 
 #[derive(Clone, Debug)]
 struct PresetRule {
+    /// The preset file that contains it.
+    file: AbsPath,
     pattern: String,
     instances: Vec<String>,
     enable: bool,
@@ -40,22 +42,21 @@ impl Presets {
     /// The rules of those `texts` that are preset files: sorted by file name; of two files with the
     /// same name only the one in the directory with higher precedence is used.
     pub(super) fn of(texts: &BTreeMap<AbsPath, String>) -> Self {
-        let mut files: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut files: BTreeMap<&str, (&AbsPath, &str)> = BTreeMap::new();
         for directory in PRESET_DIRS {
             for (path, text) in texts {
                 let here = path
                     .parent()
                     .is_some_and(|parent| parent.as_str() == directory);
                 if here && path.file_name().ends_with(".preset") {
-                    files.entry(path.file_name()).or_insert(text);
+                    files.entry(path.file_name()).or_insert((path, text));
                 }
             }
         }
         Self(
             files
                 .values()
-                .flat_map(|text| text.lines())
-                .filter_map(rule)
+                .flat_map(|(path, text)| text.lines().filter_map(|line| rule(path, line)))
                 .collect(),
         )
     }
@@ -68,19 +69,28 @@ impl Presets {
 
     /// The preset of the first matching rule.
     pub(super) fn rule_for(&self, unit: &str) -> Option<Preset> {
-        self.0.iter().find_map(|rule| {
-            if let Some(names) = rule.instances_of(unit) {
-                return Some(Preset::Enable(names));
-            }
-            glob(&rule.pattern, unit).then(|| match rule.enable {
-                true => Preset::Enable(vec![unit.to_owned()]),
-                false => Preset::Disable,
-            })
-        })
+        self.0.iter().find_map(|rule| rule.preset_of(unit))
+    }
+
+    /// The preset file with the first matching rule.
+    pub(super) fn file_for(&self, unit: &str) -> Option<&AbsPath> {
+        let rule = self.0.iter().find(|rule| rule.preset_of(unit).is_some());
+        rule.map(|rule| &rule.file)
     }
 }
 
 impl PresetRule {
+    /// The preset of a unit that the rule matches.
+    fn preset_of(&self, unit: &str) -> Option<Preset> {
+        if let Some(names) = self.instances_of(unit) {
+            return Some(Preset::Enable(names));
+        }
+        glob(&self.pattern, unit).then(|| match self.enable {
+            true => Preset::Enable(vec![unit.to_owned()]),
+            false => Preset::Disable,
+        })
+    }
+
     /// `enable foo@.service a b` applies to `foo@a.service`; for `foo@.service` it yields both
     /// instances.
     fn instances_of(&self, unit: &str) -> Option<Vec<String>> {
@@ -103,7 +113,7 @@ impl PresetRule {
     }
 }
 
-fn rule(line: &str) -> Option<PresetRule> {
+fn rule(file: &AbsPath, line: &str) -> Option<PresetRule> {
     let line = line.trim();
     if line.starts_with(['#', ';']) {
         return None;
@@ -117,6 +127,7 @@ fn rule(line: &str) -> Option<PresetRule> {
     let pattern = words.next()?.to_owned();
     let instances = words.map(str::to_owned).collect();
     Some(PresetRule {
+        file: file.clone(),
         pattern,
         instances,
         enable,

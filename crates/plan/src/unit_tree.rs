@@ -387,6 +387,6 @@ fn shown<'a>(
     }
 }
 
-fn is_preset(path: &AbsPath) -> bool {
+pub(super) fn is_preset(path: &AbsPath) -> bool {
     unit_preset::PRESET_DIRS.contains(&path.directory()) && path.file_name().ends_with(".preset")
 }

@@ -1,6 +1,7 @@
 //! Translates the units of a config into objects below `/etc/systemd/system`.
 
 mod kept_links;
+mod lasting_presets;
 mod lifted_masks;
 
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ pub(super) fn add(
     unit_aliases::check(layout, &catalogue);
     unit_conflicts::check(layout, &catalogue);
     unit_check::check(layout, &catalogue);
+    lasting_presets::warn(layout, &catalogue, &presets);
     let links = catalogue.tree.links();
     let base = match side {
         ConfigSide::After(from) if has_same_disabled(config, from) => {
