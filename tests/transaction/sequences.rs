@@ -246,3 +246,22 @@ fn a_plan_names_the_units_that_keep_what_a_removed_preset_has_set() {
     assert!(!sandbox.path(link).is_symlink());
     assert!(!warnings(&sandbox, &without).contains("presets apply"));
 }
+
+#[test]
+fn a_registries_conf_that_is_not_toml_is_refused_only_if_the_config_brings_it() {
+    let registries = |text: &str| {
+        storage(&format!(
+            r#""files": [{{"path": "/etc/containers/registries.conf", "contents": {{"source": "data:,{text}"}}}}]"#
+        ))
+    };
+    let sandbox = Sandbox::new();
+    sandbox.write("/etc/containers/registries.conf", "[[registry\n");
+    let refused = plan(&sandbox, &registries("a%20%3D%201%0A%5B%5Bregistry%0A")).unwrap_err();
+    assert!(refused.contains("storage.files[0]"), "{refused}");
+    assert!(
+        refused.contains("line 2 of /etc/containers/registries.conf is not valid"),
+        "{refused}"
+    );
+    assert!(refused.contains("expected TOML"), "{refused}");
+    plan(&sandbox, &registries("a%20%3D%201%0A")).unwrap();
+}

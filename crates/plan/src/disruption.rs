@@ -121,16 +121,27 @@ impl DisruptionResolver<'_> {
         verdict
     }
 
-    /// Whether the desired content of `registries.conf` keeps the image that every name resolves
-    /// to. A file that is created, removed or not world-readable may change it.
-    fn same_images(&self, path: &AbsPath) -> bool {
-        let wanted = self.machine.to.files.get(path);
-        let wanted = wanted.and_then(|file| file.content.as_ref());
-        let wanted = wanted.and_then(|content| std::str::from_utf8(content.bytes()?).ok());
-        let there = self.machine.observed.texts.get(path);
-        wanted
-            .zip(there)
-            .is_some_and(|(new, old)| registries_conf::same_images(old, new))
+    /// Why a change of `registries.conf` needs no drain: by OpenShift's rule, the desired content keeps the image that
+    /// every name resolves to. None if it may change it. A file that is created, removed or not world-readable may change it.
+    fn same_images(&self, path: &AbsPath) -> Option<String> {
+        let wanted = self.machine.to.files.get(path)?.content.as_ref()?;
+        let new = std::str::from_utf8(wanted.bytes()?).ok()?;
+        let old = self.machine.observed.texts.get(path)?;
+        if !registries_conf::same_images(old, new) {
+            return None;
+        }
+        let taken = registries_conf::taken_names(old, new);
+        let taken: Vec<String> = taken
+            .iter()
+            .map(|(name, general)| format!("{name} no longer has the settings of {general}"))
+            .collect();
+        Some(match taken.is_empty() {
+            true => "every image name still resolves to the same image".to_owned(),
+            false => format!(
+                "no drain, as in OpenShift's daemon, although {}",
+                taken.join(", ")
+            ),
+        })
     }
 
     fn add_demand(
@@ -186,14 +197,14 @@ impl DisruptionResolver<'_> {
         verdict: &mut Disruption,
     ) {
         if kind == ActionKind::Special {
-            let same = subject.path.is_some_and(|path| self.same_images(path));
-            let then = match same {
-                true => "every image name still resolves to the same image",
-                false => "images may be pulled from another registry, so the node is drained first",
-            };
-            if !same {
+            let same = subject.path.and_then(|path| self.same_images(path));
+            if same.is_none() {
                 verdict.needs.push(ActionNeed::machine(ActionKind::Drain));
             }
+            let then = same.unwrap_or_else(|| {
+                "images may be pulled from another registry, so the node is drained first"
+                    .to_owned()
+            });
             verdict
                 .needs
                 .push(ActionNeed::unit(ActionKind::Reload, unit));

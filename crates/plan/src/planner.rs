@@ -9,12 +9,14 @@ use super::{
     actions::{self, ActionNeed},
     change_builder::ChangeBuilder,
     desired_entry::noun,
-    desired_tree::{ConfigSide, DesiredTree},
+    desired_tree::{ConfigSide, DesiredTree, ObjectSpec},
     disruption::{DisruptionResolver, RequiredActions},
     hard_links, home_dirs, host_checks,
     kind_replacement::KindReplacement,
-    object_labels, operations_fold, os, reachability, same_object,
-    steps::{PathSteps, steps},
+    object_labels, operations_fold, os,
+    policy::registries_conf,
+    reachability, same_object,
+    steps::{PathAction, PathSteps, steps},
     unit_aliases,
     unit_state::MachineUnits,
     unsafe_paths, xattr_warnings,
@@ -196,7 +198,22 @@ fn of_steps(
     let mut refusals = steps.refusals(to);
     refusals.extend(after.refusals.iter().cloned());
     refusals.extend(unit_aliases::taken(before, after, observed));
+    refusals.extend(broken_registries(steps, after));
     refusals
+}
+
+/// Refuses a new `registries.conf` that the container runtime cannot read, as OpenShift's daemon does.
+fn broken_registries(steps: &PathSteps, after: &DesiredTree) -> Option<Refusal> {
+    let path = AbsPath::new(registries_conf::PATH).ok()?;
+    let PathAction::Put(ObjectSpec::File { content, .. }) = &steps.at.get(&path)?.act else {
+        return None;
+    };
+    let wanted = after.objects.get(&path)?;
+    let text = String::from_utf8_lossy(content.bytes()?);
+    let (line, why) = registries_conf::fault(&text)?;
+    let message = format!("line {line} of {} is not valid: {why}", wanted.asked);
+    let refusal = Refusal::new(Reason::ValueInvalid, message).at(&wanted.entry.origin);
+    Some(refusal.expected("TOML (containers-registries.conf(5))"))
 }
 
 /// Adds homes, labels and the entries of new users to the operations. Returns the refusals.

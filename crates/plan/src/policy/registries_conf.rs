@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use toml_edit::{DocumentMut, Item, TableLike};
 
+/// The file that the rule is about.
+pub(in super::super) const PATH: &str = "/etc/containers/registries.conf";
+
 /// The settings that affect image names, as far as the rule needs them.
 #[derive(Debug, PartialEq)]
 struct RegistriesConf {
@@ -49,6 +52,47 @@ pub fn same_images(old: &str, new: &str) -> bool {
         (Some(old), Some(new)) => new.means_the_same_as(&old),
         _ => false,
     }
+}
+
+/// Why the text is not valid TOML, and the line, from 1; none if it is valid.
+pub(in super::super) fn fault(text: &str) -> Option<(usize, String)> {
+    let error = text.parse::<DocumentMut>().err()?;
+    let start = error.span().map_or(0, |span| span.start);
+    let before = text.bytes().take(start);
+    let line = before.filter(|byte| *byte == b'\n').count() + 1;
+    Some((line, error.message().replace('\n', ", ")))
+}
+
+/// The new registries that take names from a more general one, which has other settings than to pull the same images
+/// from the place of the name: the new name, and the old one. The longest prefix wins.
+pub(in super::super) fn taken_names(old: &str, new: &str) -> Vec<(String, String)> {
+    let (Some(old), Some(new)) = (read(old), read(new)) else {
+        return Vec::new();
+    };
+    let added = new.registries.keys();
+    let added = added.filter(|name| !old.registries.contains_key(*name));
+    let taken = added.filter_map(|name| {
+        let general = old.registries.iter().filter(|(one, _)| covers(one, name));
+        let (one, both) = general.max_by_key(|(one, _)| one.len())?;
+        let differs = |entry: &RegistryEntry| {
+            let by_tag = entry.mirrors.values().any(|mirror| !mirror.digest_only);
+            let elsewhere = entry.location != *one || entry.blocked || entry.insecure;
+            elsewhere || by_tag || !entry.rest.is_empty()
+        };
+        let differs = both.iter().any(differs);
+        differs.then(|| (name.clone(), one.clone()))
+    });
+    taken.collect()
+}
+
+/// Whether a registry of this prefix also has the images of `name`, which is longer.
+fn covers(prefix: &str, name: &str) -> bool {
+    if let Some(domain) = prefix.strip_prefix('*') {
+        let host = name.split('/').next().unwrap_or_default();
+        return name != prefix && host.ends_with(domain);
+    }
+    let rest = name.strip_prefix(prefix);
+    rest.is_some_and(|rest| rest.starts_with(['/', ':', '@']))
 }
 
 impl RegistriesConf {

@@ -150,3 +150,57 @@ fn empty_and_duplicate_registry_entries_are_ignored() {
         assert!(!same_images(&old, &new), "{old}\nto\n{new}");
     }
 }
+
+#[test]
+fn a_new_registry_below_another_one_takes_its_names() {
+    let digests = |name: &str| {
+        format!(
+            "[[registry]]\nlocation = \"{name}\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"m\"\n"
+        )
+    };
+    let new = digests("quay.io/a/sub");
+    for (old, taken) in [
+        (
+            "[[registry]]\nlocation = \"quay.io/a\"\nblocked = true\n",
+            Some("quay.io/a"),
+        ),
+        (
+            "[[registry]]\nlocation = \"quay.io/a\"\ninsecure = true\n",
+            Some("quay.io/a"),
+        ),
+        (
+            "[[registry]]\nlocation = \"quay.io/a\"\n[[registry.mirror]]\nlocation = \"m\"\n",
+            Some("quay.io/a"),
+        ),
+        (
+            "[[registry]]\nprefix = \"*.io\"\nlocation = \"other.org\"\n",
+            Some("*.io"),
+        ),
+        // The same images, or other names.
+        (&digests("quay.io/a"), None),
+        (
+            "[[registry]]\nlocation = \"quay.io/a/s\"\nblocked = true\n",
+            None,
+        ),
+        (
+            "[[registry]]\nprefix = \"*.org\"\nlocation = \"other.org\"\n",
+            None,
+        ),
+    ] {
+        let all = format!("{old}{new}");
+        // OpenShift's rule has no drain here.
+        assert!(same_images(old, &all), "{old}");
+        let expected: Vec<_> = taken
+            .map(|one| ("quay.io/a/sub".to_owned(), one.to_owned()))
+            .into_iter()
+            .collect();
+        assert_eq!(taken_names(old, &all), expected, "{old}");
+    }
+}
+
+#[test]
+fn a_text_that_is_not_toml_has_a_fault_with_its_line() {
+    assert_eq!(fault("a = 1\n"), None);
+    let (line, why) = fault("a = 1\n[[registry\n").unwrap();
+    assert_eq!(line, 2, "{why}");
+}
