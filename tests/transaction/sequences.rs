@@ -265,3 +265,23 @@ fn a_registries_conf_that_is_not_toml_is_refused_only_if_the_config_brings_it() 
     assert!(refused.contains("expected TOML"), "{refused}");
     plan(&sandbox, &registries("a%20%3D%201%0A")).unwrap();
 }
+
+#[test]
+fn a_plan_says_that_set_id_bits_of_a_file_given_to_a_user_are_lost() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("/usr/local/bin/tool", "x");
+    let tool = sandbox.path("/usr/local/bin/tool");
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o4755)).unwrap();
+    let users = storage(r#""files": [{"path": "/usr/local/bin/tool", "user": {"id": 7}}]"#);
+    let warned = warnings(&sandbox, &users);
+    let expected = "/usr/local/bin/tool passes to user 7, who may change its content: the set-ID bits of its mode 4755 \
+                    do not come back when the entry leaves the config";
+    assert!(warned.contains(expected), "{warned}");
+    sandbox.applied(&users);
+    assert!(!warnings(&sandbox, &users).contains("set-ID"));
+    sandbox.applied(&storage(""));
+    assert_eq!(mode(&sandbox, "/usr/local/bin/tool"), 0o755);
+}

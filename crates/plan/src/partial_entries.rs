@@ -250,6 +250,29 @@ impl PathFacts<'_> {
         wanted
     }
 
+    /// Warns of a file without contents whose set-ID bits do not come back when its entry leaves the config, because
+    /// a user gets the file and may write its content meanwhile.
+    pub(super) fn lost_set_id(
+        &self,
+        wanted: &DesiredObject,
+        facts: &FileFacts,
+        act: &PathAction,
+    ) -> Option<String> {
+        let PathAction::Metadata(after) = act else {
+            return None;
+        };
+        let before = self.observed.modes.get(self.path).copied();
+        let before = before.unwrap_or_else(|| facts.attributes());
+        let bits = facts.kind == ObjectKind::File && before.mode & Attributes::SET_ID_BITS != 0;
+        (bits && after.uid != 0 && after.uid != before.uid).then(|| {
+            format!(
+                "{} passes to user {}, who may change its content: the set-ID bits of its mode {:04o} do not come back \
+                 when the entry leaves the config",
+                wanted.asked, after.uid, before.mode
+            )
+        })
+    }
+
     /// Whether only root could ever write the content of a file, as far as the facts show.
     fn is_written_by_root(&self, facts: &FileFacts) -> bool {
         let found = self.observed.modes.get(self.path);

@@ -215,6 +215,8 @@ impl PathSteps {
         };
         let refusal = reached.disclosure_refusal(wanted, Some(facts), &act);
         self.refusals.extend(refusal);
+        self.warnings
+            .extend(reached.lost_set_id(wanted, facts, &act).filter(|_| owners));
         let written = had.is_some_and(|had| had.object.is_without_content()) && facts.size > 0;
         if written && facts.kind == ObjectKind::File && !matches!(act, PathAction::Metadata(_)) {
             self.written.insert(path.clone());
