@@ -115,9 +115,12 @@ fn a_mask_that_comes_back_prevents_enabling_its_unit() {
     assert_eq!(names(&machine.links()), [""; 0]);
     let on = config(r#"{"name": "m.service", "enabled": true}"#, "");
     let plan = machine.plan(&on).unwrap();
-    assert_eq!(
-        warnings(&plan),
-        ["cannot enable m.service: it is masked on this machine"]
+    let warned = warnings(&plan);
+    let expected =
+        "systemd.units[0].enabled: cannot enable m.service: it is masked on this machine";
+    assert!(
+        warned.len() == 1 && warned[0].ends_with(expected),
+        "{warned:?}"
     );
     machine.apply(&on);
     assert_eq!(machine.links(), before);

@@ -285,3 +285,37 @@ fn a_plan_says_that_set_id_bits_of_a_file_given_to_a_user_are_lost() {
     sandbox.applied(&storage(""));
     assert_eq!(mode(&sandbox, "/usr/local/bin/tool"), 0o755);
 }
+
+#[test]
+fn a_plan_names_the_field_that_enables_a_missing_unit() {
+    let sandbox = Sandbox::new();
+    let to = config(r#", "systemd": {"units": [{"name": "nfsd.service", "enabled": true}]}"#);
+    let warned = warnings(&sandbox, &to);
+    assert!(
+        warned.contains("systemd.units[0].enabled: cannot enable nfsd.service: it does not exist"),
+        "{warned}"
+    );
+    assert!(warned.starts_with("test.ign:"), "{warned}");
+}
+
+#[test]
+fn a_quadlet_with_an_install_section_needs_no_other_one() {
+    let sandbox = Sandbox::new();
+    let quadlet = |text: &str| {
+        config(&format!(
+            r#", "storage": {{"files": [{{"path": "/etc/containers/systemd/hello.container", "contents": {{"source": "data:,{text}"}}}}]}},
+               "systemd": {{"units": [{{"name": "hello.service", "enabled": true}}]}}"#
+        ))
+    };
+    for (text, then) in [
+        (
+            "%5BContainer%5D%0A%5BInstall%5D%0AWantedBy%3Dmulti-user.target%0A",
+            "the [Install] section there enables it already",
+        ),
+        ("%5BContainer%5D%0A", "add [Install] to that file"),
+    ] {
+        let warned = warnings(&sandbox, &quadlet(text));
+        assert!(warned.contains(then), "{warned}");
+        assert!(!warned.contains("does not exist"), "{warned}");
+    }
+}

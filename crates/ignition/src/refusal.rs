@@ -88,6 +88,11 @@ impl Refusal {
         (stem != config).then_some(config)
     }
 
+    /// The file, line and field, as in front of the message; empty if they are not known.
+    pub fn place(&self) -> String {
+        std::fmt::from_fn(|f| self.fmt_place(f)).to_string()
+    }
+
     /// Writes the place, followed by a separator.
     pub(super) fn fmt_place(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {

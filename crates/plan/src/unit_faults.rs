@@ -58,11 +58,25 @@ pub(super) fn quadlets(catalogue: &UnitCatalog<'_>) -> Vec<String> {
     let sources = |name: &UnitName| {
         let mut files = catalogue.config.files.keys();
         let source = files.find(|path| quadlet_service(path).as_deref() == Some(name.as_str()))?;
+        let content = catalogue.config.files.get(source);
+        let content = content.and_then(|file| file.content.as_ref()?.bytes());
+        let text = String::from_utf8_lossy(content.unwrap_or_default());
+        let has_install = text.lines().any(|line| line.trim() == "[Install]");
+        let then = match has_install {
+            true => "the [Install] section there enables it already",
+            false => "add [Install] to that file",
+        };
         Some(format!(
-            "{name} cannot be enabled directly, because a generator creates it from {source}: add [Install] to that file"
+            "{name} cannot be enabled directly, because a generator creates it from {source}: {then}"
         ))
     };
     enabled.filter_map(|(name, _)| sources(name)).collect()
+}
+
+/// Whether Podman's generator creates the unit from a file of the config.
+pub(super) fn is_quadlet(name: &str, catalogue: &UnitCatalog<'_>) -> bool {
+    let mut files = catalogue.config.files.keys();
+    files.any(|path| quadlet_service(path).as_deref() == Some(name))
 }
 
 /// The service that Podman's generator creates from a file (podman-systemd.unit(5)).

@@ -15,12 +15,12 @@ use super::{
     machine_facts::UnitEntry,
     unit_aliases,
     unit_catalog::{EnabledUnits, UnitCatalog},
-    unit_check, unit_conflicts,
+    unit_check, unit_conflicts, unit_faults,
     unit_preset::{Preset, Presets},
     unit_tree,
 };
-use machinist_base::abs_path::AbsPath;
-use machinist_ignition::{EntryKind, MachineConfig, Unit, UnitName};
+use machinist_base::{abs_path::AbsPath, reason::Reason};
+use machinist_ignition::{EntryKind, MachineConfig, Refusal, Unit, UnitName};
 
 /// Adds unit files, drop-ins, masks and enablement links.
 pub(super) fn add(
@@ -198,6 +198,15 @@ fn add_files(layout: &mut DesiredTree, place: &PathResolver<'_>, name: &UnitName
     }
 }
 
+/// The file and field of an entry, in front of a message. A stored config has none.
+fn place_of(entry: &DesiredEntry, requested: bool) -> String {
+    let mut place = Refusal::new(Reason::ValueInvalid, "").at(&entry.origin);
+    if requested && let Some(unit) = &entry.origin.field {
+        place = place.field(format!("{unit}.enabled"));
+    }
+    place.place()
+}
+
 struct EnablementPlanner<'a, 'b> {
     layout: &'a mut DesiredTree,
     place: &'a PathResolver<'b>,
@@ -312,8 +321,13 @@ impl EnablementPlanner<'_, '_> {
             if let Some(why_not) = why_not {
                 // A preset is not an explicit request: there may be drop-ins for a unit that is not
                 // installed.
-                if requested || has_file {
-                    let warning = format!("cannot enable {name}: {why_not}");
+                // A unit that a generator will create has its own warning.
+                let generated = unit_faults::is_quadlet(name, self.catalogue);
+                if (requested || has_file) && !generated {
+                    let warning = format!(
+                        "{}cannot enable {name}: {why_not}",
+                        place_of(entry, requested)
+                    );
                     self.layout.warnings.push(warning);
                 }
                 continue;
