@@ -154,7 +154,7 @@ fn a_new_user_gets_an_entry_in_every_database_and_existing_ones_stay() {
     let left = accounts(&MachineConfig::default(), &there);
     assert_eq!(
         left.warnings,
-        ["user ann is removed; its home directory /home/ann is kept"]
+        ["user ann is removed; its home directory /home/ann is kept if it exists"]
     );
     for (database, text) in after(&there, &left.edits) {
         let found = observed.accounts.databases[&database].bytes();

@@ -227,7 +227,16 @@ impl AccountDraft<'_> {
             } else if self.observed.groups.contains_key(group) {
                 self.refuse_vendors("group", group, "/usr/lib/group", origin);
             } else {
-                self.gid_of(group, name, origin);
+                // The entries of several configs are merged, so that the place in the list is not known.
+                let field = origin
+                    .field
+                    .as_ref()
+                    .map(|user| format!("{user}.groups").into());
+                let origin = EntryOrigin {
+                    field,
+                    ..origin.clone()
+                };
+                self.gid_of(group, name, &origin);
             }
         }
         changed
@@ -359,7 +368,7 @@ impl AccountDraft<'_> {
         let home = home.and_then(|home| AbsPath::new(home).ok());
         if let Some(home) = home.filter(|home| *home != AbsPath::root()) {
             self.warn(format!(
-                "user {name} is removed; its home directory {home} is kept"
+                "user {name} is removed; its home directory {home} is kept if it exists"
             ));
         }
         true
