@@ -202,7 +202,6 @@ fn transaction(mark: TransactionState, direction: Direction) -> Transaction {
         left_behind: vec!["/home/ann: not empty".to_owned()],
         warnings: Vec::new(),
         operations: operations(),
-        changed_targets: BTreeMap::new(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         released: BTreeSet::from([at("/etc/released")]),
         let_go: vec![EditTarget {
