@@ -233,7 +233,9 @@ pub(crate) const OUTSIDE: &[Outside] = &[
             "base::clock",
             "device_plugins::dra::status",
             "device_plugins::kubelet::status",
+            "update::crash_recovery",
             "update::observe",
+            "update::observe_and_plan",
             "update::reconciler",
         ],
         "journal and `since`, written down for people; how old a file's `ctime` is, which has the same clock",
@@ -319,6 +321,7 @@ pub(crate) const OUTSIDE: &[Outside] = &[
         "futures_util",
         &[
             "cluster",
+            "controller::node_patch_sender",
             "device_plugins::plugin_proxy::list_stream",
             "rootfs::dir_watch",
         ],

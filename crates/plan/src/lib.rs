@@ -74,7 +74,7 @@ pub use json::PlanDocument;
 pub use observed_paths::{ObservedPath, also, asked};
 pub use passwd::{Database, DatabaseEntries, Edit, EditState, EditTarget, remember};
 pub use planned_objects::{PlannedObjects, may_change_directories, planned_objects};
-pub use planner::{MAX_TOTAL_FILE_BYTES, between, only};
+pub use planner::{between, only};
 
 pub use machine_facts::{
     AccountFacts, Attributes, FileFacts, LinkEnd, MachineFacts, MountFacts, SpecifierFacts,
@@ -85,7 +85,7 @@ pub use model::{
     Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, ObjectSummary, Plan, PlanChange,
 };
 pub use object::{NewObject, NodeKind, ObjectKind};
-pub use operation::{Operation, OperationKind};
+pub use operation::{MAX_TOTAL_FILE_BYTES, Operation, OperationKind};
 pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
 pub use policy::{Policies, cluster_policies, same_images};
 pub use selinux::SelinuxLabels;

@@ -7,6 +7,10 @@
 use super::{Attributes, Edit, NewObject, NodeKind};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 
+/// The maximum size in bytes of all files of one config together: they are in memory while it is
+/// applied, twice if `machinist apply` sends it to the agent.
+pub const MAX_TOTAL_FILE_BYTES: u64 = 512 << 20;
+
 /// One change at one path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {

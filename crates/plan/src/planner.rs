@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, Database, MachineFacts,
-    Operation, Plan, PlanChange, Policies,
+    Action, ActionKind, Capabilities, ChangeKind, ConfigRef, Cost, Database, MAX_TOTAL_FILE_BYTES,
+    MachineFacts, Operation, Plan, PlanChange, Policies,
     accounts::Accounts,
     actions::{self, ActionNeed},
     change_builder::ChangeBuilder,
@@ -23,10 +23,6 @@ use super::{
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{Content, EntryKind, MachineConfig, Refusal};
-
-/// The maximum size in bytes of all files of one config together: they are in memory while it is
-/// applied, twice if `machinist apply` sends it to the agent.
-pub const MAX_TOTAL_FILE_BYTES: u64 = 512 << 20;
 
 /// The maximum size in bytes of unit texts and paths together. They are stored in the config
 /// document, at six times their size if every byte has to be escaped, and that document is limited

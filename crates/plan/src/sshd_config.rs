@@ -3,6 +3,7 @@
 mod condition;
 mod line;
 mod reading;
+mod token;
 mod wildcards;
 
 use std::collections::BTreeMap;

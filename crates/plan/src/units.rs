@@ -3,6 +3,7 @@
 mod kept_links;
 mod lasting_presets;
 mod lifted_masks;
+mod unit_files;
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ pub(super) fn add(
     side: ConfigSide<'_>,
 ) {
     for (name, unit) in &config.units {
-        add_files(layout, place, name, unit);
+        unit_files::add(layout, place, name, unit);
     }
     lifted_masks::lift_masks(layout, config, place, side);
     let mut catalogue = UnitCatalog::new(config, place.observed, side);
@@ -172,30 +173,6 @@ fn was_left_to_presets(name: &UnitName, catalogue: &UnitCatalog<'_>, from: &Mach
 fn only_drop_ins(unit: &Unit) -> bool {
     let texts = || unit.dropins.values().any(|text| !text.is_empty());
     unit.contents.is_none() && !unit.mask && texts()
-}
-
-fn add_files(layout: &mut DesiredTree, place: &PathResolver<'_>, name: &UnitName, unit: &Unit) {
-    let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}")) else {
-        return;
-    };
-    if unit.mask {
-        let entry = DesiredEntry::new(EntryKind::Mask, name.as_str(), &unit.origin);
-        layout.add(place, &path, entry, ObjectSpec::link("/dev/null"));
-    } else if let Some(text) = &unit.contents {
-        let entry = DesiredEntry::new(EntryKind::Unit, name.as_str(), &unit.origin);
-        layout.add(place, &path, entry, ObjectSpec::unit_file(text));
-    }
-    for (file, text) in &unit.dropins {
-        let Ok(path) = AbsPath::new(format!("{UNIT_DIR}/{name}.d/{file}")) else {
-            continue;
-        };
-        let entry = DesiredEntry::new(EntryKind::DropIn, format!("{name}/{file}"), &unit.origin);
-        if text.is_empty() {
-            layout.absent.insert(place.of(&path), entry);
-        } else {
-            layout.add(place, &path, entry, ObjectSpec::unit_file(text));
-        }
-    }
 }
 
 /// The file and field of an entry, in front of a message. A stored config has none.

@@ -4,8 +4,10 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     CONTROL_SOCKET, STATUS_SOCKET,
@@ -218,13 +220,9 @@ fn good(answer: &str) -> Result<SuccessfulResponse, AgentClientError> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Write as _,
-        os::unix::net::UnixStream,
-        time::{Duration, Instant},
-    };
+    use std::io::Write as _;
 
-    use super::{TimedStream, exchange, good};
+    use super::*;
 
     #[test]
     fn an_answer_that_drips_ends_in_time() {

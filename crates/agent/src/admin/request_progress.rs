@@ -15,7 +15,7 @@ const HEADER_END: &[u8; 4] = b"\r\n\r\n";
 
 /// The longest header of a request that is read on: a client sends a few hundred bytes, and parsing long ones over and
 /// over again would take the time of probes.
-const MAX_HEADER_BYTES: usize = 16 << 10;
+const MAX_ADMIN_HEADER_BYTES: usize = 16 << 10;
 
 /// A connection as its listener knows it.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl RequestProgress {
 
     /// Whether the header is longer than any client needs.
     pub(super) const fn has_long_header(&self) -> bool {
-        self.header_bytes > MAX_HEADER_BYTES
+        self.header_bytes > MAX_ADMIN_HEADER_BYTES
     }
 
     /// Bytes of an answer were written: bytes that are read after them are the next request.
@@ -177,7 +177,7 @@ mod tests {
         progress.read(&[b'a'; 1 << 20]);
         assert!(!progress.has_long_header(), "a body");
         progress.answered();
-        progress.read(&[b'a'; MAX_HEADER_BYTES]);
+        progress.read(&[b'a'; MAX_ADMIN_HEADER_BYTES]);
         assert!(!progress.has_long_header());
         progress.read(b"a");
         assert!(progress.has_long_header());

@@ -1,6 +1,6 @@
 //! Judges the conditions of `Match` blocks for one user.
 
-use super::{Certainty, Wildcards, line::token};
+use super::{Certainty, Wildcards, token::token};
 
 /// The condition of a `Match` block.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -251,6 +251,21 @@ pub fn labels(journal: &Journal) -> GivenLabels {
     all
 }
 
+/// Returns the directories that machinist created, including those of open transactions.
+pub fn made(journal: &Journal) -> BTreeSet<AbsPath> {
+    let originals = originals(journal);
+    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
+    let open = operations.flat_map(|record| {
+        let created = matches!(record.kind, OperationRecordKind::Exchange { .. }) && !record.stays;
+        let own = created.then_some(&record.target);
+        let below = record.below.iter().filter(|below| below.directory);
+        below.map(|below| &below.path).chain(own)
+    });
+    let all = journal.made.iter().chain(open);
+    let made = all.filter(|path| is_ours(journal, path) && !originals.contains_key(path));
+    made.cloned().collect()
+}
+
 /// Returns the originals by target: those that are kept, and those of open transactions, which are in their slots
 /// until the verification. Leaves out originals that an open transaction has restored.
 pub fn originals(journal: &Journal) -> BTreeMap<AbsPath, AbsPath> {

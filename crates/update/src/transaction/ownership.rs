@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::finalize::originals;
 use crate::journal::{Journal, OperationRecordKind};
 use machinist_base::abs_path::AbsPath;
 
@@ -53,21 +52,6 @@ pub(super) fn ours_below(journal: &Journal, target: &AbsPath) -> Vec<AbsPath> {
         .filter(|path| path.is_under(target) && *path != target && is_ours(journal, path))
         .collect();
     inside.into_iter().rev().cloned().collect()
-}
-
-/// Returns the directories that machinist created, including those of open transactions.
-pub fn made(journal: &Journal) -> BTreeSet<AbsPath> {
-    let originals = originals(journal);
-    let operations = journal.transactions.iter().flat_map(|tx| &tx.operations);
-    let open = operations.flat_map(|record| {
-        let created = matches!(record.kind, OperationRecordKind::Exchange { .. }) && !record.stays;
-        let own = created.then_some(&record.target);
-        let below = record.below.iter().filter(|below| below.directory);
-        below.map(|below| &below.path).chain(own)
-    });
-    let all = journal.made.iter().chain(open);
-    let made = all.filter(|path| is_ours(journal, path) && !originals.contains_key(path));
-    made.cloned().collect()
 }
 
 /// Returns the files with such a path that machinist owns, including those of open transactions.
