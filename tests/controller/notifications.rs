@@ -238,7 +238,7 @@ async fn a_url_that_changes_is_used_and_one_that_cannot_be_read_is_not() {
     });
     let _running = lab.start_notifying("one", source.unwrap()).await;
     lab.until("the beginning", |_| {
-        first.rows().contains(&"RolloutStarted ".to_owned())
+        first.rows().contains(&"RolloutStarted".to_owned())
     })
     .await;
     *file.lock().unwrap() = None;
