@@ -197,7 +197,7 @@ fn follows_without_reboot(cluster: &Cluster, node: &str) {
         "lab: figure: annotation to Done without a reboot: {:.0?} median of 20, {:.0?} worst",
         times[10], times[19]
     );
-    // How fast it is on a quiet machine, the figure says.
+    // The figure shows how fast it is on a quiet machine.
     assert!(times[10] < wait::seconds(60), "{times:?}");
 }
 

@@ -239,7 +239,7 @@ fn a_plan_names_the_units_that_keep_what_a_removed_preset_has_set() {
     };
     assert!(warnings(&sandbox, &without).contains(&expected("is removed")));
     assert!(warnings(&sandbox, &with("enable *")).contains(&expected("changes")));
-    // The same effect, so there is nothing to say.
+    // The same effect, so there is no warning.
     let same = warnings(&sandbox, &with("disable [ac]*"));
     assert!(!same.contains("presets apply"), "{same}");
     sandbox.applied(&without);

@@ -1,5 +1,5 @@
 //! A user whose directory takes no objects from elsewhere, such as one with a quota project of its own on XFS: the
-//! update fails once, and then leaves the entries in that directory as they are.
+//! update fails once, and then skips the entries in that directory.
 
 use std::sync::Arc;
 

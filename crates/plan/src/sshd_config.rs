@@ -16,7 +16,7 @@ pub use self::{condition::Condition, line::lines, wildcards::Wildcards};
 /// sshd refuses more levels of included files (`SERVCONF_MAX_DEPTH`).
 pub const MAX_INCLUDE_DEPTH: usize = 16;
 
-/// Whether something holds, as far as the configuration alone tells.
+/// Whether something holds, as far as the configuration alone shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
     /// It never holds.
@@ -36,7 +36,7 @@ impl Certainty {
     }
 }
 
-/// What one line says, if it matters for the keys of users.
+/// A line that decides where the keys of users are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Directive {
     /// The lines after it apply only where the condition holds.
@@ -115,13 +115,13 @@ pub struct SshdConfig {
 }
 
 impl SshdConfig {
-    /// The possible values of `AuthorizedKeysFile` for a user; none stands for sshd's default.
+    /// The possible values of `AuthorizedKeysFile` for a user; none is sshd's default.
     pub fn key_files(&self, user: &str) -> Vec<Option<Vec<String>>> {
         let files = self.files(user).into_iter();
         files.map(|case| case.value.map(<[_]>::to_vec)).collect()
     }
 
-    /// The possible values of `AuthorizedKeysCommand` for a user; none stands for sshd's default.
+    /// The possible values of `AuthorizedKeysCommand` for a user; none is sshd's default.
     pub fn key_commands(&self, user: &str) -> Vec<Option<String>> {
         let commands = self.commands(user).into_iter();
         commands

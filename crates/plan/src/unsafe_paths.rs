@@ -168,7 +168,7 @@ pub(super) fn leave_obstructed(
     });
 }
 
-/// Leaves entries alone that would bring back a large file of a user: copying it could delay all other entries.
+/// Skips entries that would restore a large file of a user: copying it could delay all other entries.
 pub(super) fn leave_large_originals(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
@@ -186,8 +186,8 @@ pub(super) fn leave_large_originals(
         let asked = wanted.map_or(target, |wanted| &wanted.asked).clone();
         let most = MAX_TOTAL_FILE_BYTES >> 20;
         after.left_behind.push(format!(
-            "{asked} is left as it is: the user's file that was there first has {size} bytes, and at most {most} MiB \
-             are brought back"
+            "{asked} is not changed: its original, a file of a user, has {size} bytes, and at most {most} MiB are \
+             restored"
         ));
         after.skipped_entries.insert(asked);
         false

@@ -75,7 +75,7 @@ pub struct Journal {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Targets at which an update failed because another writer changed them, with the time. For a day, entries in
-    /// users' directories that do not change are left as they are there, so that they block no other entry again.
+    /// users' directories that do not change are skipped there, so that they block no other entry again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_targets: BTreeMap<AbsPath, Timestamp>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.

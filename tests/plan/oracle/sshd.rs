@@ -56,7 +56,7 @@ fn sshd_settings_of_users_are_those_that_sshd_reports() {
         let mut dice = Dice(seed.wrapping_mul(1_000_003).wrapping_add(round));
         let (ours, theirs) = (Tree::new(), Tree::new());
         make_host_key(&theirs);
-        let mut told = format!("PLAN_SEED={seed}, round {round}\n");
+        let mut passed = format!("PLAN_SEED={seed}, round {round}\n");
         for (depth, name) in FILES.into_iter().chain([MAIN]).enumerate() {
             let main = name == MAIN;
             let mut text = lines(&mut dice, main || depth == 3);
@@ -73,7 +73,7 @@ fn sshd_settings_of_users_are_those_that_sshd_reports() {
                 true => MAIN.to_owned(),
                 false => format!("/etc/ssh/sshd_config.d/{name}"),
             };
-            told += &format!("{path}:\n{text}\n");
+            passed += &format!("{path}:\n{text}\n");
             ours.write(&path, &text.replace(TREE, ""));
             let mut text = text.replace(TREE, theirs.dir.path().to_str().unwrap());
             if main {
@@ -81,7 +81,7 @@ fn sshd_settings_of_users_are_those_that_sshd_reports() {
             }
             theirs.write(&path, &text);
         }
-        compare(&ours, &theirs, &told);
+        compare(&ours, &theirs, &passed);
     }
 }
 
@@ -109,7 +109,7 @@ fn make_host_key(tree: &Tree) {
     assert!(made.unwrap().success());
 }
 
-fn compare(ours: &Tree, theirs: &Tree, told: &str) {
+fn compare(ours: &Tree, theirs: &Tree, passed: &str) {
     let wanted = config(
         r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["k"]}]}}"#,
     );
@@ -129,7 +129,7 @@ fn compare(ours: &Tree, theirs: &Tree, told: &str) {
         if errors.contains("Too many recursive configuration includes") {
             return;
         }
-        assert!(output.status.success(), "{errors}\n{told}");
+        assert!(output.status.success(), "{errors}\n{passed}");
         let printed = String::from_utf8_lossy(&output.stdout);
         let value = |keyword: &str| {
             let mut lines = printed.lines();
@@ -151,7 +151,7 @@ fn compare(ours: &Tree, theirs: &Tree, told: &str) {
             ("authorizedkeysfile ", files.collect::<Vec<String>>()),
             ("authorizedkeyscommand ", commands.collect()),
         ] {
-            if !told.contains("Match Address") {
+            if !passed.contains("Match Address") {
                 possible.truncate(1);
             }
             let right = possible
@@ -159,7 +159,7 @@ fn compare(ours: &Tree, theirs: &Tree, told: &str) {
                 .any(|one| one.eq_ignore_ascii_case(value(keyword)));
             assert!(
                 right,
-                "{user}: {possible:?} lack {keyword}{}\n{told}",
+                "{user}: {possible:?} lack {keyword}{}\n{passed}",
                 value(keyword)
             );
         }

@@ -35,7 +35,7 @@ fn directive(line: &str) -> Option<Directive> {
     })
 }
 
-/// sshd takes the rest of the line as it is, comments and quotes included, and splits it when it runs the command.
+/// sshd takes the rest of the line unchanged, with comments and quotes, and splits it when it runs the command.
 fn command(rest: &str) -> Option<SshdValue> {
     let valid = rest.starts_with('/') || rest.eq_ignore_ascii_case("none");
     let words = valid.then(|| words(rest, false))??;

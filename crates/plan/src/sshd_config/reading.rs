@@ -190,7 +190,7 @@ fn permits(user: &Case<'_, &str>) -> Certainty {
     }
 }
 
-/// The path that a value of `AuthorizedKeysFile` stands for: tokens are replaced, and a relative path is below the home.
+/// The path of a value of `AuthorizedKeysFile`: tokens are replaced, and a relative path is below the home.
 /// Returns none if sshd rejects it.
 fn expand(file: &str, owner: &KeyOwner<'_>) -> Option<AbsPath> {
     let KeyOwner { name, uid, home } = owner;

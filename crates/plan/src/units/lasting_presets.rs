@@ -61,7 +61,7 @@ pub(super) fn warn(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>, preset
     }
 }
 
-/// What the presets say of a unit; none if they leave it as it is.
+/// The preset of a unit; none if the presets do not change it.
 fn preset_of(
     name: &UnitName,
     unit: &Unit,

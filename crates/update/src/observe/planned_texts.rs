@@ -41,7 +41,7 @@ enum PlannedText<'a> {
     Unchanged,
 }
 
-/// What is at the end of the links at a path.
+/// The object at the end of the links at a path.
 enum End<'a> {
     /// Content and mode that the config sets.
     Planned(&'a [u8], u32),
@@ -71,7 +71,7 @@ impl<'a, 'p, 'r> PlannedTexts<'a, 'p, 'r> {
         Ok(String::from_utf8(bytes).unwrap_or_default())
     }
 
-    /// Works like [`Self::text`] for a program that reads bytes: what is not UTF-8 is replaced.
+    /// Works like [`Self::text`] for a program that reads bytes: invalid UTF-8 is replaced.
     pub(super) fn lossy_text(&mut self, path: &str) -> Result<String, RootError> {
         let bytes = self.bytes(path)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
