@@ -301,14 +301,8 @@ async fn build(
 
     // Only after the lock and the port were acquired: otherwise another process is this machine's
     // agent and owns the kubelet's sockets.
-    let outputs = (publish_devices, metrics.clone());
-    let lender = device_status::start(
-        &root,
-        &settings,
-        outputs,
-        &update,
-        (systemd.as_ref(), tasks),
-    );
+    let sinks = (publish_devices, metrics.clone());
+    let lender = device_status::start(&root, &settings, sinks, &update, (systemd.as_ref(), tasks));
     let freshen = device_status::refresh_holders(lender.as_ref(), &statuses);
     let served = AppState::new(statuses, liveness, metrics.clone()).with_refresh(freshen);
     let signals = endpoints::measure(&root, &settings, systemd.clone(), tasks);
