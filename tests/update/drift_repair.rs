@@ -149,3 +149,25 @@ async fn repairs_leave_the_configs_of_earlier_updates_to_roll_back_to() {
     let stored = ConfigName::new(first.to.clone(), first.digest);
     store::whole_config(&sandbox.root(), &stored).unwrap();
 }
+
+/// Each change is an event of its own, and the path in it is not that of the config.
+#[tokio::test]
+async fn a_file_behind_a_link_is_repaired_after_each_change() {
+    let (sandbox, script) = (machine(), Script::new());
+    std::fs::create_dir_all(sandbox.path("/srv/real")).unwrap();
+    std::os::unix::fs::symlink("real", sandbox.path("/srv/link")).unwrap();
+    let wanted = config("one").file("/srv/link/app.conf", "ours\n", 0o644);
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    driver.until_on(&wanted).await;
+    for change in ["one", "two"] {
+        sandbox.write("/srv/real/app.conf", change);
+        let repaired = || sandbox.read("/srv/real/app.conf").unwrap() == "ours\n";
+        driver.until("the repair", |_| repaired()).await;
+        driver
+            .until("no drift", |report| {
+                report.phase == Phase::Idle && report.drift.is_empty()
+            })
+            .await;
+    }
+    driver.stop().await;
+}

@@ -261,8 +261,45 @@ pub fn drift(
     let part = only.map(|paths| concerning(config, paths));
     let config = part.as_ref().unwrap_or(config);
     let mut drifts = verify(root, config, owners, known)?.drift;
-    drifts.retain(|drift| only.is_none_or(|paths| paths.contains(&drift.path)));
+    if let Some(paths) = only {
+        // A path of the config may lead through a link to one of the paths.
+        let mut places = ParentResolver::today(root);
+        let leads = |path: &AbsPath, places: &mut ParentResolver<'_>| {
+            places.of(path).is_ok_and(|place| paths.contains(&place))
+        };
+        drifts.retain(|drift| paths.contains(&drift.path) || leads(&drift.path, &mut places));
+    }
     Ok(drifts)
+}
+
+/// Returns the paths, and those under which the config has the objects there: a link on the way to an entry gives its
+/// object another path.
+pub fn with_names_of_config(
+    root: &Root,
+    config: &MachineConfig,
+    mut paths: BTreeSet<AbsPath>,
+) -> BTreeSet<AbsPath> {
+    let has = |path: &AbsPath| {
+        config.files.contains_key(path)
+            || config.links.contains_key(path)
+            || config.directories.contains_key(path)
+    };
+    let unknown = paths.iter().filter(|path| !has(path));
+    let unknown: BTreeSet<String> = unknown.map(|path| path.file_name().to_owned()).collect();
+    if unknown.is_empty() {
+        return paths;
+    }
+    // The last component of a path is not followed.
+    let entries = config.files.keys().chain(config.links.keys());
+    let entries = entries.chain(config.directories.keys());
+    let mut places = ParentResolver::today(root);
+    let names: Vec<AbsPath> = entries
+        .filter(|asked| unknown.contains(asked.file_name()))
+        .filter(|asked| places.of(asked).is_ok_and(|place| paths.contains(&place)))
+        .cloned()
+        .collect();
+    paths.extend(names);
+    paths
 }
 
 /// Works like [`drift`] without `only`, and also returns what cannot be compared.

@@ -281,14 +281,17 @@ pub fn drift_around(
     remembered: &ObservationCache,
 ) -> Result<(BTreeSet<AbsPath>, Vec<DriftEntry>), LookError> {
     let config = store::cached_config(root, name, remembered).map_err(LookError::Store)?;
-    let all = config.with_hard_links(touched);
+    let touched = observe::with_names_of_config(root, &config, touched);
+    let mut all = config.with_hard_links(touched);
     let known = CallerFacts {
         labels: given_labels(root)?,
         digests: Some(remembered.digests()),
         ..CallerFacts::default()
     };
     let found = observe::drift(root, &config, Some(&all), capabilities.chown, known);
-    Ok((all, found.map_err(LookError::Observe)?))
+    let found = found.map_err(LookError::Observe)?;
+    all.extend(found.iter().map(|drift| drift.path.clone()));
+    Ok((all, found))
 }
 
 /// Returns the drift of the machine from the config that it is on. Blocks. With a new `remembered`, every file is
