@@ -123,7 +123,7 @@ pub(crate) fn of_hold(pool: &str, target: Option<&str>, hold: &Hold) -> Option<R
 
 /// The code of the failure that a Node reports; `None` if it reports none, such as while its machine does not come back
 /// from a reboot.
-pub(crate) fn failure_code(node: &NodeView) -> Option<&'static str> {
+fn failure_code(node: &NodeView) -> Option<&'static str> {
     let (code, _) = node.annotation(protocol::REASON)?.split_once(':')?;
     Reason::named(code).map(Reason::as_str)
 }

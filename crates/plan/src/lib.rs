@@ -63,6 +63,7 @@ mod unit_values;
 mod units;
 mod unreachable_mounts;
 mod unsafe_paths;
+mod wildcards;
 mod xattr_warnings;
 
 pub use actions::{cost, in_order};

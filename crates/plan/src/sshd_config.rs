@@ -4,14 +4,14 @@ mod condition;
 mod line;
 mod reading;
 mod token;
-mod wildcards;
 
 use std::collections::BTreeMap;
 
 use machinist_base::abs_path::AbsPath;
 
 pub(super) use self::reading::{KeyOwner, KeyReading};
-pub use self::{condition::Condition, line::lines, wildcards::Wildcards};
+pub use self::{condition::Condition, line::lines};
+pub use crate::wildcards::Wildcards;
 
 /// sshd refuses more levels of included files (`SERVCONF_MAX_DEPTH`).
 pub const MAX_INCLUDE_DEPTH: usize = 16;

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::enablement::unit_name::{self, UnitNameShape};
+use super::{
+    enablement::unit_name::{self, UnitNameShape},
+    wildcards::Wildcards,
+};
 use machinist_base::abs_path::AbsPath;
 
 /// The directories of preset files, highest precedence first.
@@ -85,10 +88,12 @@ impl PresetRule {
         if let Some(names) = self.instances_of(unit) {
             return Some(Preset::Enable(names));
         }
-        glob(&self.pattern, unit).then(|| match self.enable {
-            true => Preset::Enable(vec![unit.to_owned()]),
-            false => Preset::Disable,
-        })
+        Wildcards::of_unit(&self.pattern)
+            .matches(unit)
+            .then(|| match self.enable {
+                true => Preset::Enable(vec![unit.to_owned()]),
+                false => Preset::Disable,
+            })
     }
 
     /// `enable foo@.service a b` applies to `foo@a.service`; for `foo@.service` it yields both
@@ -132,51 +137,6 @@ fn rule(file: &AbsPath, line: &str) -> Option<PresetRule> {
         instances,
         enable,
     })
-}
-
-/// fnmatch(3) without escapes: `*`, `?`, `[…]` with ranges and `!`.
-fn glob(pattern: &str, text: &str) -> bool {
-    fn here(pattern: &[u8], text: &[u8]) -> bool {
-        match (pattern.split_first(), text.split_first()) {
-            (None, _) => text.is_empty(),
-            (Some((b'*', rest)), _) => {
-                here(rest, text)
-                    || text
-                        .split_first()
-                        .is_some_and(|(_, tail)| here(pattern, tail))
-            }
-            (Some((b'?', rest)), Some((_, tail))) => here(rest, tail),
-            (Some((b'[', rest)), Some((byte, tail))) => match class(rest, *byte) {
-                Some((hit, rest)) => hit && here(rest, tail),
-                None => *byte == b'[' && here(rest, tail),
-            },
-            (Some((wanted, rest)), Some((byte, tail))) => wanted == byte && here(rest, tail),
-            (Some(_), None) => false,
-        }
-    }
-    here(pattern.as_bytes(), text.as_bytes())
-}
-
-/// Whether `byte` matches the bracket expression at the start of `pattern`, and the pattern after
-/// it; none if the bracket is not closed.
-fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
-    let (negated, mut at) = match pattern.first()? {
-        b'!' | b'^' => (true, 1),
-        _ => (false, 0),
-    };
-    let first = at;
-    let mut hit = false;
-    loop {
-        let low = *pattern.get(at)?;
-        if low == b']' && at > first {
-            return Some((hit != negated, &pattern[at + 1..]));
-        }
-        let range = pattern.get(at + 1) == Some(&b'-')
-            && pattern.get(at + 2).is_some_and(|high| *high != b']');
-        let high = if range { *pattern.get(at + 2)? } else { low };
-        hit |= (low..=high).contains(&byte);
-        at += if range { 3 } else { 1 };
-    }
 }
 
 #[cfg(test)]
@@ -241,7 +201,11 @@ mod tests {
             ("a*", "ba", false),
             ("[]x]", "]", true),
         ] {
-            assert_eq!(glob(pattern, text), matches, "{pattern} {text}");
+            assert_eq!(
+                Wildcards::of_unit(pattern).matches(text),
+                matches,
+                "{pattern} {text}"
+            );
         }
     }
 }

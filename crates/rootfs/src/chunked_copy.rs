@@ -79,7 +79,7 @@ impl Root {
         })
     }
 
-    /// Creates a file that must not exist yet, with the content of another one. Long runs of zeros become holes.
+    /// Creates a file that must not exist yet, with the content of another one.
     pub fn build_copy(
         &self,
         at: &AbsPath,
@@ -88,19 +88,21 @@ impl Root {
     ) -> Result<(), RootError> {
         let build = || {
             let file = self.create_new(at, 0o600)?;
-            self.fill_sparsely(at, &file, from)?;
+            self.fill_from(at, &file, from)?;
             self.own(at, &file, meta)
         };
         build().map_err(|error| self.failed("write", at, error))
     }
 
-    fn fill_sparsely(
+    /// Replaces the content of a file. Pieces that contain only zeros become holes.
+    fn fill_from(
         &self,
         at: &AbsPath,
         file: &std::os::fd::OwnedFd,
         from: &ChunkedReader,
     ) -> io::Result<()> {
         let write = || {
+            rustix::fs::ftruncate(file, 0)?;
             rustix::fs::ftruncate(file, from.size())?;
             let mut offset = 0;
             for piece in from.each() {
@@ -114,22 +116,5 @@ impl Root {
             Ok(())
         };
         self.tapped(at, || FsOpKind::Write(from.whole()), write)
-    }
-
-    fn fill_from(
-        &self,
-        beside: &AbsPath,
-        file: &std::os::fd::OwnedFd,
-        from: &ChunkedReader,
-    ) -> io::Result<()> {
-        rustix::fs::ftruncate(file, 0)?;
-        let write = || {
-            for piece in from.each() {
-                let piece = piece.map_err(io::Error::other)?;
-                super::create::write_all(file, &[&piece])?;
-            }
-            Ok(())
-        };
-        self.tapped(beside, || FsOpKind::Write(from.whole()), write)
     }
 }

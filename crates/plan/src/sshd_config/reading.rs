@@ -143,7 +143,7 @@ impl SshdConfig {
         let one = |file: &str| match expand(file, owner) {
             None => Certainty::No,
             Some(path) if path == wanted || self.real(&path) == wanted => Certainty::Yes,
-            // OpenSSH accepts patterns since version 10; before, they are names.
+            // OpenSSH 9.2 takes a pattern as a name; a later one may accept it.
             Some(path) if is_found(&self.real(&path), &wanted) => Certainty::Maybe,
             Some(_) => Certainty::No,
         };

@@ -11,7 +11,7 @@ use super::planned_texts::PlannedTexts;
 /// The directory of relative patterns.
 const SSHD_DIRECTORY: &str = "/etc/ssh";
 
-/// The main file, and the one that sshd of openSUSE reads if the main file is missing.
+/// The main file, and that of the vendor, which the sshd of some distributions reads if the main file is missing.
 const MAIN_FILES: [&str; 2] = ["/etc/ssh/sshd_config", "/usr/etc/ssh/sshd_config"];
 
 /// Returns the lines that decide where sshd reads the keys of users.

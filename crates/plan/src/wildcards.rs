@@ -1,4 +1,4 @@
-//! Patterns of file names (glob(3)) and of users (PATTERNS in ssh_config(5)).
+//! Patterns of file names (glob(3)), of units (systemd.preset(5)) and of users (PATTERNS in ssh_config(5)).
 
 /// A pattern for one name.
 #[derive(Clone, Debug)]
@@ -40,6 +40,15 @@ impl Wildcards {
     /// A pattern of one component of a path: `*`, `?`, brackets, and backslashes before letters that stand for
     /// themselves.
     pub fn of_path(pattern: &str) -> Self {
+        Self::parse(pattern, true)
+    }
+
+    /// A pattern of unit names in a preset file, which has no escapes.
+    pub(super) fn of_unit(pattern: &str) -> Self {
+        Self::parse(pattern, false)
+    }
+
+    fn parse(pattern: &str, escapes: bool) -> Self {
         let letters: Vec<char> = pattern.chars().collect();
         let mut parts = Vec::new();
         let mut rest = letters.as_slice();
@@ -48,7 +57,7 @@ impl Wildcards {
             parts.push(match first {
                 '*' => Part::Any,
                 '?' => Part::One,
-                '\\' if let Some((escaped, tail)) = tail.split_first() => {
+                '\\' if escapes && let Some((escaped, tail)) = tail.split_first() => {
                     rest = tail;
                     Part::Letter(*escaped)
                 }
@@ -131,7 +140,7 @@ impl Part {
 /// The bracket expression whose `[` precedes `letters`, and what follows it; none if it is not closed.
 fn class(letters: &[char]) -> Option<(Part, &[char])> {
     let (negated, mut rest) = match letters.split_first() {
-        Some(('!', rest)) => (true, rest),
+        Some(('!' | '^', rest)) => (true, rest),
         _ => (false, letters),
     };
     let mut ranges = Vec::new();
@@ -181,6 +190,7 @@ mod tests {
             ("[0-9]*.conf", "a.conf", false),
             ("[!0-9]*", "a", true),
             ("[!0-9]*", "1", false),
+            ("[^0-9]*", "1", false),
             ("[]a]", "]", true),
             ("[[:digit:]x]", "7", true),
             ("[[:digit:]x]", "y", false),
