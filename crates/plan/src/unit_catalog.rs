@@ -10,8 +10,10 @@ use super::{
     desired_tree::ConfigSide,
     enablement::{self, UnitLookup, UnitSource, resolve, unit_name},
     machine_facts::UnitEntry,
+    unit_preset::{Preset, Presets},
     unit_tree::{self, UnitResolution, UnitTree, unit_path},
 };
+use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{MachineConfig, Unit, UnitName};
 
 /// The units that are to be enabled, by their names in the config.
@@ -51,11 +53,15 @@ impl<'a> UnitCatalog<'a> {
         observed: &'a MachineFacts,
         side: ConfigSide<'a>,
     ) -> Self {
+        let mut tree = UnitTree::planned(config, observed, side);
+        if let ConfigSide::After(from) = side {
+            tree.remove_links(&leaving_aliases(config, from, observed));
+        }
         Self {
             config,
             observed,
             side,
-            tree: UnitTree::planned(config, observed, side),
+            tree,
             aliases: BTreeMap::new(),
             contested: BTreeMap::new(),
             enabled: Vec::new(),
@@ -165,42 +171,19 @@ impl<'a> UnitCatalog<'a> {
         Some(self.tree.real_name(target.file_name()))
     }
 
-    /// The aliases that the units of the base config get, with the units.
-    pub(super) fn aliases_of_base(&self, from: &MachineConfig) -> BTreeMap<String, String> {
-        let base = UnitCatalog::new(from, self.observed, ConfigSide::Before);
-        let units = from.units.iter();
-        let units = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
-        let names = units.flat_map(|(name, unit)| {
-            let real = base.real_name(name, unit);
-            enablement::enable(&real, &|other| base.find(other), &|_| false).names
-        });
-        names.collect()
-    }
-
-    /// The enabled unit whose `Also=` enables `real`, if `name` is an alias of it only because of a link that the base
-    /// config made: that link goes, and then nothing connects the entry of `name` with `real`.
-    pub(super) fn enabled_despite(
-        &self,
-        name: &str,
-        real: &str,
-        of_base: &BTreeMap<String, String>,
-    ) -> Option<&str> {
-        let path = unit_path(name)?;
-        let stays =
-            self.aliases.contains_key(name) || self.observed.unit_originals.contains_key(&path);
-        if stays || of_base.get(name).is_none_or(|unit| unit != real) {
-            return None;
+    /// The unit directories without what the base config made.
+    pub(super) fn tree_of_others(&self) -> UnitTree<'a> {
+        let mut tree = UnitTree::without_ours(self.observed, self.side);
+        if let ConfigSide::After(from) = self.side {
+            tree.remove_links(&leaving_aliases(self.config, from, self.observed));
         }
-        let enables = |unit: &&String| {
-            let family = enablement::family(unit, &|other| self.find(other), &|_| false);
-            unit.as_str() != real && family.contains(real)
-        };
-        self.enabled.iter().find(enables).map(String::as_str)
+        tree
     }
 
-    /// Looks up a unit name.
+    /// Looks up a unit name. Like in [`Self::real_name`], a name that an enabled unit gets belongs to that unit.
     pub(super) fn find(&self, name: &str) -> UnitLookup {
-        let real = self.tree.real_name(name);
+        let named = self.aliases.get(name).map_or(name, String::as_str);
+        let real = self.tree.real_name(named);
         if real != name {
             return UnitLookup::Alias(real);
         }
@@ -244,4 +227,49 @@ impl<'a> UnitCatalog<'a> {
             UnitResolution::Missing => UnitLookup::Missing,
         }
     }
+}
+
+/// Whether the config contains only drop-ins for the unit.
+pub(super) fn only_drop_ins(unit: &Unit) -> bool {
+    let texts = || unit.dropins.values().any(|text| !text.is_empty());
+    unit.contents.is_none() && !unit.mask && texts()
+}
+
+/// Links beside unit files that enabling units of the base config made and that leave with their entries. A unit that
+/// both configs leave to the presets keeps its aliases.
+fn leaving_aliases(
+    config: &MachineConfig,
+    from: &MachineConfig,
+    observed: &MachineFacts,
+) -> Vec<AbsPath> {
+    if from == config || from.units.is_empty() {
+        return Vec::new();
+    }
+    let base = UnitCatalog::new(from, observed, ConfigSide::Before);
+    let presets = Presets::of(&base.tree.presets());
+    let enables = |name: &UnitName, unit: &Unit| match unit.enabled {
+        Some(enabled) => enabled,
+        None => {
+            let stays = config
+                .units
+                .get(name)
+                .is_some_and(|unit| unit.enabled.is_none());
+            let presets_apply = base.has_file(name) || only_drop_ins(unit);
+            let preset = presets.rule_for(name.as_str());
+            !stays && presets_apply && matches!(preset, Some(Preset::Enable(_)))
+        }
+    };
+    let units = from
+        .units
+        .iter()
+        .filter(|(name, unit)| !unit.mask && enables(name, unit));
+    let aliases = units.flat_map(|(name, unit)| {
+        let real = base.real_name(name, unit);
+        enablement::enable(&real, &|other| base.find(other), &|_| false).names
+    });
+    let paths = aliases.filter_map(|(alias, _)| unit_path(&alias));
+    let made = |path: &AbsPath| {
+        !observed.unit_originals.contains_key(path) && !observed.adopted.contains(path)
+    };
+    paths.filter(made).collect()
 }
