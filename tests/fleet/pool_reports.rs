@@ -18,8 +18,8 @@ use crate::{
         cluster::{GROUP, NEW, OLD, ago},
         err, json_of, out,
         pool_world::{
-            LEASE, annotate, grant, has_run, machinist, node, node_path, pool_path, put_lease,
-            record, rollout, world,
+            LEASE, annotate, config_path, grant, has_run, machinist, node, node_path, pool_path,
+            put_lease, record, rollout, world,
         },
     },
 };
@@ -193,17 +193,22 @@ async fn a_watched_pool_is_printed_again_when_it_changes() {
         heads.map(|line| line[..13].to_owned()).collect::<Vec<_>>()
     };
     server.until("the page", |_| !heads().is_empty()).await;
+    let reads = |it: &Server, path: &str| it.requests_starting(&format!("GET {path}")).len();
+    server.until("the watches", |it| it.watches() == 3).await;
+    let nodes = reads(&server, "/api/v1/nodes");
     // A renewal of the Lease alone is no change.
     put_lease(&server, jiff::Timestamp::now());
-    let reads = |it: &Server| it.requests_starting("GET /api/v1/nodes").len();
-    let before = reads(&server);
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/";
+    let before = reads(&server, lease);
     server
-        .until("two more reads", |it| reads(it) > before + 1)
+        .until("the Lease is read again", |it| reads(it, lease) > before)
         .await;
     assert_eq!(heads(), ["worker: 1 of "]);
     server.put(&node_path("w2"), node("w2", "worker", NEW));
     server.until("another page", |_| heads().len() > 1).await;
     assert_eq!(heads(), ["worker: 1 of ", "worker: 2 of "]);
+    // Events bring the changes, and nothing is listed again.
+    assert_eq!(reads(&server, "/api/v1/nodes"), nodes);
     let pid = Pid::from_raw(child.0.id().try_into().unwrap());
     kill(pid, Signal::SIGINT).unwrap();
     let ended = tokio::task::spawn_blocking(move || child.0.wait().unwrap());
@@ -372,6 +377,17 @@ async fn an_estimate_without_records_uses_the_formula() {
         "machinist.dev/reboot-time",
         "10m",
     );
+    // The configs are equal so far.
+    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
+    assert_contains(
+        &shown,
+        &["per node 5m: no update of this pool is recorded; the change needs no reboot"],
+    );
+    let file = json!({"path": "/etc/own", "contents": {"source": "data:,a"}});
+    server.edit(&config_path(NEW), |config| {
+        config["spec"]["config"] =
+            json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}});
+    });
     let shown = page(&server, &["estimate", "--pool", "worker"]).await;
     assert_contains(
         &shown,
@@ -384,6 +400,13 @@ async fn an_estimate_without_records_uses_the_formula() {
             "whole cluster update with this pool: 1h",
             "note: the rollout is held now: FirstRollout",
         ],
+    );
+    let configs = format!("GET /apis/{GROUP}/v1/machineconfigs");
+    server.trouble(&configs, InjectedFailure::Code(403, "Forbidden"));
+    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
+    assert_contains(
+        &shown,
+        &["per node 15m", "note: a reboot of each machine is assumed"],
     );
 }
 

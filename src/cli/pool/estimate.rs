@@ -4,11 +4,14 @@ use clap::Args;
 
 use super::{
     phase_times::PhaseTime,
+    plan_policies::PlanPolicies,
     report::PoolObjects,
-    rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate},
+    rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate, has_recorded_updates},
+    rollout_plan::{ConfigSource, reboot_of_target},
 };
 use crate::cli::{
     Exit, Global, OutputFormatArg,
+    fleet::or_warn,
     node_selection::{ClusterArgs, log},
     output::wrapped,
     print_data, selector, short, start_logging_beside_a_page,
@@ -17,6 +20,9 @@ use machinist_base::{
     clock::Clock,
     text::{counted, join_limited},
 };
+use machinist_cluster::Cluster;
+use machinist_controller::PreviewConfigs;
+use machinist_ignition::ConfigRules;
 use machinist_plan::escape_line;
 use machinist_pool::RebootKind;
 
@@ -30,7 +36,7 @@ const MAX_SHOWN_PHASES: usize = 6;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The time of one node is that within which nine of ten of the pool's last successful updates ended. Without any, it is \
-5 min plus a reboot. Time outside of maintenance windows and of blocked drains is not part of the estimate.
+5 min plus the reboot that the change needs. Time outside of maintenance windows and of blocked drains is not part of the estimate.
 
 Examples:
   machinist estimate --pool worker
@@ -50,13 +56,40 @@ pub struct EstimateArgs {
 pub(in crate::cli) fn run(global: &Global, args: &EstimateArgs) -> anyhow::Result<Exit> {
     start_logging_beside_a_page(log(global))?;
     let name = args.pool.as_str();
-    let objects = short()?.block_on(async {
+    let estimate = short()?.block_on(async {
         let cluster = args.reach.cluster().await?;
-        PoolObjects::read(&cluster, Some(name)).await
+        let objects = PoolObjects::read(&cluster, Some(name)).await?;
+        let mut notes = Vec::new();
+        let reboot = match has_recorded_updates(&objects, name) {
+            true => RebootKind::Full,
+            false => reboot_of_pool(&cluster, &objects, name, &mut notes).await?,
+        };
+        let mut estimate = estimate(&objects, name, reboot, Clock::system().now())?;
+        estimate.notes.extend(notes);
+        anyhow::Ok(estimate)
     })?;
-    let estimate = estimate(&objects, name, RebootKind::Full, Clock::system().now())?;
     print_data(args.printed.output, &estimate, page)?;
     Ok(Exit::Done)
+}
+
+/// The reboot that the rollout needs, from the configs of the nodes; one of the machine if these must not be read.
+async fn reboot_of_pool(
+    cluster: &Cluster,
+    objects: &PoolObjects,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<RebootKind> {
+    let Some(configs) = or_warn(PreviewConfigs::read(cluster).await, notes)? else {
+        notes.push("a reboot of each machine is assumed".to_owned());
+        return Ok(RebootKind::Full);
+    };
+    let source = ConfigSource {
+        configs: &configs,
+        // Only differences count: who may own files was decided when the configs were rendered.
+        rules: &ConfigRules::default(),
+        policies: &PlanPolicies::read(cluster, notes).await?,
+    };
+    Ok(reboot_of_target(objects, name, &source))
 }
 
 pub(super) fn page(estimate: &RolloutEstimate) -> String {

@@ -82,10 +82,7 @@ pub(super) fn run(global: &Global, args: &PoolArgs) -> anyhow::Result<Exit> {
     short()?.block_on(async {
         let cluster = args.reach.cluster().await?;
         let name = args.name.as_deref();
-        let shown = watch::show(&cluster, name, args.printed, None).await?;
-        if args.watch {
-            watch::watch(&cluster, name, args.printed, shown).await?;
-        }
+        watch::show(&cluster, name, args.printed, args.watch).await?;
         Ok(Exit::Done)
     })
 }

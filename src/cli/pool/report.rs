@@ -11,7 +11,7 @@ use super::{
     grants::{NodeGrant, grants_by_node},
 };
 use crate::cli::fleet::{self, NodePart, PoolNotFound, annotations, or_warn};
-use machinist_cluster::{Cluster, ControllerLease, fleet_queries};
+use machinist_cluster::{Cluster, ControllerLease, Fleet, fleet_queries};
 use machinist_kube_api::{
     Condition, MachineConfigNodeStatus, NodeView, PoolView, keys::pool_annotation,
 };
@@ -40,9 +40,7 @@ impl PoolObjects {
     /// Reads all pools and nodes; an error if the pool `name` is not among them.
     pub(super) async fn read(cluster: &Cluster, name: Option<&str>) -> anyhow::Result<Self> {
         let pools = fleet_queries::pools(cluster).await?;
-        if let Some(name) = name.filter(|name| pools.iter().all(|pool| pool.name != *name)) {
-            return Err(PoolNotFound::new(name, pools).into());
-        }
+        let pools = with_pool(pools, name)?;
         let nodes = fleet_queries::nodes(cluster).await?;
         let mut warnings = Vec::new();
         let progress = fleet::progress(cluster, &mut warnings).await?;
@@ -57,9 +55,47 @@ impl PoolObjects {
         })
     }
 
+    /// What a watch continues with.
+    pub(super) fn fleet(&self) -> Fleet {
+        let pools = self.pools.iter();
+        let nodes = self.nodes.iter();
+        Fleet {
+            pools: pools.map(|it| (it.name.clone(), it.clone())).collect(),
+            nodes: nodes.map(|it| (it.name.clone(), it.clone())).collect(),
+            progress: self.progress.clone(),
+        }
+    }
+
+    /// Takes over what a watch has seen; an error if the pool `name` was deleted.
+    pub(super) fn put_fleet(&mut self, fleet: Fleet, name: Option<&str>) -> anyhow::Result<()> {
+        self.pools = with_pool(fleet.pools.into_values().collect(), name)?;
+        self.nodes = fleet.nodes.into_values().collect();
+        self.progress = fleet.progress;
+        Ok(())
+    }
+
+    /// Reads again when nodes may begin, and which controller acts. Keeps what is known if the API server does not
+    /// answer: the watches report that.
+    pub(super) async fn read_start(&mut self, cluster: &Cluster) {
+        if let Ok(lease) = cluster.controller_lease().await {
+            self.lease = Some(lease);
+        }
+        if let Ok(start) = cluster.rollout_start().await {
+            self.start = start;
+        }
+    }
+
     /// When nodes may begin, as far as it is known.
     pub(super) fn start(&self) -> RolloutStart {
         self.start.clone().unwrap_or_default()
+    }
+}
+
+/// The pools, if the pool `name` is among them.
+fn with_pool(pools: Vec<PoolView>, name: Option<&str>) -> Result<Vec<PoolView>, PoolNotFound> {
+    match name.filter(|name| pools.iter().all(|pool| pool.name != *name)) {
+        Some(name) => Err(PoolNotFound::new(name, pools)),
+        None => Ok(pools),
     }
 }
 

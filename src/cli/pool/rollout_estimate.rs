@@ -71,6 +71,12 @@ pub(super) struct RolloutWave {
     pub(super) ends_after_seconds: i64,
 }
 
+/// Whether the history of the pool says how long an update takes.
+pub(super) fn has_recorded_updates(objects: &PoolObjects, name: &str) -> bool {
+    let mut pools = objects.pools.iter().filter(|pool| pool.name == name);
+    pools.any(|pool| RolloutHistory::of(pool).expected_update_time().is_some())
+}
+
 /// Estimates the rollout of a pool; `reboot` is what the change of a node needs if no update is recorded.
 pub(super) fn estimate(
     objects: &PoolObjects,

@@ -127,19 +127,38 @@ impl PoolPlan {
         self.from != self.to || self.nodes.iter().any(|node| node.updates)
     }
 
-    /// The reboot that the change of the nodes needs; one of the machine if that is not known for every node.
-    fn reboot(&self) -> RebootKind {
-        let updated = self.nodes.iter().filter(|node| node.updates);
-        let kinds = updated.map(|node| node.cost.map_or(RebootKind::Full, reboot_of));
-        kinds.max().unwrap_or_default()
-    }
-
     /// The nodes that a rollout drains, or may drain.
     pub(super) fn drained(&self) -> Vec<&str> {
         let drained = self.nodes.iter();
         let drained = drained.filter(|node| node.updates && node.drain != Some(false));
         drained.map(|node| node.name.as_str()).collect()
     }
+}
+
+/// The reboot that the change of the nodes needs; one of the machine if that is not known for every node.
+fn reboot_of_nodes(nodes: &[NodePlan]) -> RebootKind {
+    let updated = nodes.iter().filter(|node| node.updates);
+    let kinds = updated.map(|node| node.cost.map_or(RebootKind::Full, reboot_of));
+    kinds.max().unwrap_or_default()
+}
+
+/// The reboot that the rollout of a pool's present target needs.
+pub(super) fn reboot_of_target(
+    objects: &PoolObjects,
+    name: &str,
+    source: &ConfigSource<'_>,
+) -> RebootKind {
+    let target = target_of(&objects.pools, name);
+    let target = target.map(|target| source.configs.rendered(&target, source.rules));
+    let Some(Ok(Some(to))) = target else {
+        return RebootKind::Full;
+    };
+    let mut plans = ConfigPlans {
+        to: &to,
+        source,
+        known: BTreeMap::new(),
+    };
+    reboot_of_nodes(&plans.of_members(objects, name))
 }
 
 /// Plans the rollout of a pool to a config that was rendered for it.
@@ -175,10 +194,7 @@ pub(super) fn pool_plan(
         },
         None => plans.without_config().ok(),
     };
-    let split = split(&objects.pools, &objects.nodes);
-    let members = split.pools.iter().find(|it| it.pool.name == pool.name);
-    let members = members.map(|it| it.nodes.as_slice()).unwrap_or_default();
-    plan.nodes = members.iter().map(|node| plans.node(node)).collect();
+    plan.nodes = plans.of_members(objects, &pool.name);
     plan.add_rollout(objects, &to.name, now)?;
     Ok(plan)
 }
@@ -227,7 +243,7 @@ impl PoolPlan {
             let holds = decision.holds.into_iter().map(WaitReason::from);
             self.waits.extend(holds);
         }
-        match estimate(&rolled, &self.pool, self.reboot(), now) {
+        match estimate(&rolled, &self.pool, reboot_of_nodes(&self.nodes), now) {
             Ok(mut estimate) => {
                 // The plan shows it as a reason to wait.
                 estimate.notes.retain(|note| !note.starts_with(HELD_NOTE));
@@ -312,6 +328,14 @@ impl ConfigPlans<'_> {
     /// The change of a machine without a config.
     fn without_config(&self) -> Result<Plan, Vec<Refusal>> {
         planned(&MachineConfig::default(), self.to, self.source.policies)
+    }
+
+    /// The plan of each node of a pool.
+    fn of_members(&mut self, objects: &PoolObjects, pool: &str) -> Vec<NodePlan> {
+        let split = split(&objects.pools, &objects.nodes);
+        let members = split.pools.iter().find(|it| it.pool.name == pool);
+        let members = members.map(|it| it.nodes.as_slice()).unwrap_or_default();
+        members.iter().map(|node| self.node(node)).collect()
     }
 
     fn node(&mut self, node: &NodeView) -> NodePlan {
