@@ -150,6 +150,38 @@ async fn repairs_leave_the_configs_of_earlier_updates_to_roll_back_to() {
     store::whole_config(&sandbox.root(), &stored).unwrap();
 }
 
+#[tokio::test]
+async fn a_path_that_is_changed_after_three_repairs_is_reported_as_suspended() {
+    let (sandbox, script) = (machine(), Script::new());
+    let wanted = config("one").file("/etc/cron.d/one", "ours\n", 0o644);
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    driver.until_on(&wanted).await;
+    for _ in 0..3 {
+        sandbox.write("/etc/cron.d/one", "theirs\n");
+        driver
+            .until("the repair", |report| {
+                let repaired = sandbox.read("/etc/cron.d/one").as_deref() == Some("ours\n");
+                repaired && report.phase == Phase::Idle && report.drift.is_empty()
+            })
+            .await;
+    }
+    sandbox.write("/etc/cron.d/one", "theirs\n");
+    driver
+        .until("the suspension", |report| {
+            let suspended = report.suspended_repairs.iter();
+            suspended.map(|path| path.as_str()).eq(["/etc/cron.d/one"])
+        })
+        .await;
+    // Without drift nothing is suspended.
+    sandbox.write("/etc/cron.d/one", "ours\n");
+    driver
+        .until("no drift", |report| {
+            report.drift.is_empty() && report.suspended_repairs.is_empty()
+        })
+        .await;
+    driver.stop().await;
+}
+
 /// Each change is an event of its own, and the path in it is not that of the config.
 #[tokio::test]
 async fn a_file_behind_a_link_is_repaired_after_each_change() {

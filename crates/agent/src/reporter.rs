@@ -265,7 +265,14 @@ fn config(update: &UpdateReport) -> ConfigStatus {
             .unwrap_or_default(),
         warnings: update.warnings.clone(),
         plan_warnings: update.plan_warnings.clone(),
-        drift: update.drift.iter().map(DriftStatus::from).collect(),
+        drift: update
+            .drift
+            .iter()
+            .map(|drift| DriftStatus {
+                repair_suspended: update.suspended_repairs.contains(&drift.path),
+                ..DriftStatus::from(drift)
+            })
+            .collect(),
         labels_pending: update
             .labels_pending
             .iter()

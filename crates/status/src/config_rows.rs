@@ -42,11 +42,15 @@ pub(super) fn config_rows(out: &mut String, config: &ConfigStatus) -> fmt::Resul
     }
 }
 
-/// The kind of difference such as `content`, and the entry's name in an account database.
+/// The kind of difference such as `content`, the entry's name in an account database, and whether repairs are suspended.
 fn differs(drift: &DriftStatus) -> String {
     let kind = drift.kind.as_str();
-    match &drift.entry {
+    let what = match &drift.entry {
         Some(entry) => format!("{kind} of {entry}"),
         None => kind.to_owned(),
+    };
+    match drift.repair_suspended {
+        true => format!("{what}, repair suspended"),
+        false => what,
     }
 }

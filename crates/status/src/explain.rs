@@ -194,6 +194,16 @@ fn source(status: &Status) -> Option<Finding> {
 
 fn drift(status: &Status) -> Option<Finding> {
     let drift = &status.config.drift;
+    if let Some(suspended) = drift.iter().find(|it| it.repair_suspended) {
+        let what = format!(
+            "{} is not as configured ({}); another program changed it again after several repairs, so its repair is \
+             suspended for some minutes",
+            suspended.path,
+            suspended.kind.as_str()
+        );
+        let advice = "end the changes of the other program, or remove the file from the config; to ignore it: drift.paths in the settings";
+        return Some(Finding::coded(Reason::Drifted, what, advice));
+    }
     let first = drift.first()?;
     let more = match drift.len() {
         1 => String::new(),

@@ -172,6 +172,9 @@ pub struct DriftStatus {
     /// The user or group whose entry differs in an account database; none for other files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
+    /// Another writer changed it again after several repairs, so it is not repaired for some minutes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repair_suspended: bool,
 }
 
 impl From<&DriftEntry> for DriftStatus {
@@ -180,6 +183,7 @@ impl From<&DriftEntry> for DriftStatus {
             path: drift.path.to_string(),
             kind: drift.kind,
             entry: drift.entry.clone(),
+            repair_suspended: false,
         }
     }
 }

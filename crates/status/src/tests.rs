@@ -139,6 +139,7 @@ fn full() -> Status {
             path: "/etc/chrony.conf".to_owned(),
             kind: DriftKind::Content,
             entry: None,
+            repair_suspended: false,
         }],
         labels_pending: vec!["/etc/ours.conf".to_owned()],
     };
@@ -289,4 +290,33 @@ fn a_failure_of_a_version_without_the_list_is_shown_as_one_sentence() {
     let shown = super::sentences(&failure.message, &failure.refusals);
     assert_eq!(shown, [failure.message.as_str()]);
     assert_eq!(super::in_short(&failure.message, &[]), failure.message);
+}
+
+#[test]
+fn a_suspended_repair_is_shown_with_its_cause() {
+    let mut status = Status::starting("/", Mode::Machine, at("2026-11-21T12:00:00Z"));
+    let differs = |path: &str, repair_suspended| DriftStatus {
+        path: path.to_owned(),
+        kind: DriftKind::Content,
+        entry: None,
+        repair_suspended,
+    };
+    status.config.drift = vec![differs("/etc/a", false), differs("/etc/b", true)];
+    let page = render(&status, at("2026-11-21T12:05:02Z"));
+    let page = anstream::adapter::strip_str(&page).to_string();
+    assert!(
+        page.contains("  drift    /etc/b (content, repair suspended)\n"),
+        "{page}"
+    );
+    let found = super::explain(&status, "auto");
+    let drift: Vec<_> = found
+        .iter()
+        .filter(|it| it.message.contains("not as configured"))
+        .collect();
+    assert_eq!(drift.len(), 1, "{found:?}");
+    let message = &drift[0].message;
+    assert!(
+        message.starts_with("/etc/b is") && message.contains("another program changed it again"),
+        "{message}"
+    );
 }

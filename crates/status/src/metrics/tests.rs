@@ -39,6 +39,7 @@ fn status() -> Status {
         path: "/etc/a".to_owned(),
         kind: DriftKind::Content,
         entry: None,
+        repair_suspended: false,
     }];
     let device = |health: &str| DeviceStatus {
         id: health.to_owned(),

@@ -97,6 +97,13 @@ impl DriftState {
         self.found.values().cloned().collect()
     }
 
+    /// Returns the drifted paths whose repair is suspended.
+    pub(super) fn suspended_repairs(&self) -> BTreeSet<AbsPath> {
+        let suspended = self.repairs.suspended(Instant::now());
+        let drifted = suspended.filter(|path| self.found.contains_key(*path));
+        drifted.cloned().collect()
+    }
+
     /// Returns whether the path differs, and a local user may have caused it.
     pub(super) fn is_by_user(&self, path: &AbsPath) -> bool {
         self.found.get(path).is_some_and(|drift| drift.by_user)

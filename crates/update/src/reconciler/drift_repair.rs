@@ -51,6 +51,13 @@ impl RepairLog {
         self.times.entry(path.clone()).or_default().push_back(now);
     }
 
+    /// Returns the paths whose repair is suspended.
+    pub(super) fn suspended(&self, now: Instant) -> impl Iterator<Item = &AbsPath> {
+        let reported = self.reported.iter();
+        let suspended = reported.filter(move |(_, until)| **until > now);
+        suspended.map(|(path, _)| path)
+    }
+
     /// Returns whether this suspension is new, and records that it is logged.
     pub(super) fn report_suspension(&mut self, path: &AbsPath, until: Instant) -> bool {
         self.reported.insert(path.clone(), until) != Some(until)
@@ -75,7 +82,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             link.is_some_and(|link| link.hard)
         };
         let handling = &self.options.current().drift;
-        let path = self.drift.next_repair(handling, is_hard_link)?;
+        let suspended = self.drift.suspended_repairs();
+        let path = self.drift.next_repair(handling, is_hard_link);
+        if self.drift.suspended_repairs() != suspended {
+            self.publish();
+        }
+        let path = path?;
         tracing::info!(%path, "repairing drift (drift.paths or drift.default)");
         self.plan.begin_repair(path);
         Some(PhaseEvent::Desired)

@@ -46,6 +46,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 _ => Arc::default(),
             },
             drift: self.drift.entries(),
+            suspended_repairs: self.drift.suspended_repairs(),
             labels_pending: transaction::labels(&self.journal)
                 .pending
                 .into_keys()

@@ -1,6 +1,9 @@
 //! Defines the reconciler's report, for status, gates, and metrics.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 
@@ -35,6 +38,8 @@ pub struct UpdateReport {
     pub plan_warnings: Vec<String>,
     /// Drift from the config.
     pub drift: Vec<DriftEntry>,
+    /// The drifted paths that another writer changed again after several repairs.
+    pub suspended_repairs: BTreeSet<AbsPath>,
     /// Paths whose labels could not be set.
     pub labels_pending: Vec<AbsPath>,
     /// The journal cannot be read, so the machine's config is unknown.
