@@ -184,7 +184,9 @@ fn without_agent(context: &ConfigContext) -> anyhow::Result<Vec<Finding>> {
         let advice = "the agent keeps it at start until the source changes";
         found.push(Finding::plain(what, advice));
     }
-    if let Err(refused) = context.source()?.read() {
+    if context.settings.has_role(AgentRole::Config)
+        && let Err(refused) = context.source()?.read()
+    {
         found.extend(refused.refusals.iter().map(|refusal| {
             Finding::coded(
                 refusal.reason,

@@ -179,6 +179,9 @@ fn agent(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
         "The last update failed with this code; absent when it did not",
         failure.map(|failure| ([("reason", failure.code.as_str())], 1)),
     )?;
+    let pinned = i64::from(status.held.is_some());
+    let help = "Whether a rollback or a command pins the machine to a config";
+    page.single("config_pinned", help, None, pinned)?;
     let drift = &status.config.drift;
     let of = |kind| drift.iter().filter(|one| one.kind == kind).count();
     page.gauge(

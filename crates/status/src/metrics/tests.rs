@@ -92,6 +92,7 @@ fn metrics_match_the_status() {
         "machinist_update_blockers{reason=\"DrainBlockedByBudget\"} 1",
         "machinist_gate_open{gate=\"DiskSpace\"} 0",
         "machinist_gate_open{gate=\"Config\"} 1",
+        "machinist_config_pinned 0",
         "machinist_drift_paths{kind=\"content\"} 1",
         "machinist_drift_paths{kind=\"mode\"} 0",
         "machinist_devices{resource=\"acme.dev/fpga\",health=\"Healthy\"} 2",
