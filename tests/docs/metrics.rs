@@ -8,7 +8,7 @@ use machinist_pool::HoldReason;
 use machinist_update::phase::Phase;
 use serde_json::Value;
 
-use super::{blocks, page, rows};
+use super::{page, rows};
 
 /// Labels that Prometheus adds to each metric.
 const SCRAPE_LABELS: [&str; 2] = ["instance", "job"];
@@ -141,29 +141,53 @@ fn check(query: &str, known: &BTreeMap<String, Metric>) -> BTreeSet<String> {
     read.into_iter().map(str::to_owned).collect()
 }
 
-/// The alert rules, without comments.
-fn alerts() -> Vec<String> {
-    let text = page("docs/metrics.md");
-    let (_, alerts) = text.split_once("\n## Alerts").unwrap();
-    let blocks = blocks(alerts, "text");
-    let rules = blocks.iter().flat_map(|block| block.split("\n\n"));
-    let queries = rules.map(|rule| {
-        let lines = rule.lines().filter(|line| !line.starts_with('#'));
-        lines.collect::<Vec<_>>().join(" ")
-    });
-    queries.collect()
-}
-
 #[test]
 fn alert_rules_use_metrics_and_labels_that_exist() {
     let known = documented();
-    let alerts = alerts();
+    let rules: Value = serde_saphyr::from_str(&page("packaging/monitoring/alerts.yaml")).unwrap();
+    let mut alerts = Vec::new();
+    with_field(&rules, "expr", &mut alerts);
     assert!(alerts.len() >= 10, "{alerts:?}");
-    for query in &alerts {
+    for alert in alerts {
+        let query = alert["expr"].as_str().unwrap();
         let read = check(query, &known);
         let foreign = names(query).iter().any(|(name, _)| FOREIGN.contains(name));
         assert!(foreign || !read.is_empty(), "{query} reads no metric");
     }
+}
+
+#[test]
+fn every_alert_is_documented_with_the_section_of_its_remedy() {
+    let rules: Value = serde_saphyr::from_str(&page("packaging/monitoring/alerts.yaml")).unwrap();
+    let mut alerts = Vec::new();
+    with_field(&rules, "alert", &mut alerts);
+    let runbooks = alerts.iter().map(|alert| {
+        let runbook = alert["annotations"]["runbook"].as_str().unwrap();
+        let (file, section) = runbook.split_once('#').unwrap();
+        let titles = page(file);
+        let mut titles = titles.lines().filter_map(|line| line.split_once("# "));
+        let anchor = |title: &str| title.to_lowercase().replace(',', "").replace(' ', "-");
+        assert!(
+            titles.any(|(_, title)| anchor(title) == section),
+            "{runbook} does not exist"
+        );
+        (
+            alert["alert"].as_str().unwrap().to_owned(),
+            runbook.to_owned(),
+        )
+    });
+    let runbooks: BTreeMap<_, _> = runbooks.collect();
+    let text = page("docs/metrics.md");
+    let documented = text
+        .lines()
+        .filter(|line| line.starts_with("| `Machinist"))
+        .map(|line| {
+            let name = line.split('`').nth(1).unwrap();
+            let link = line.rsplit_once("](").unwrap().1;
+            let link = link.split(')').next().unwrap();
+            (name.to_owned(), format!("docs/{link}"))
+        });
+    assert_eq!(documented.collect::<BTreeMap<_, _>>(), runbooks);
 }
 
 /// The objects below `value` that have the field.

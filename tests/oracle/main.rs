@@ -10,6 +10,7 @@
     reason = "a test panics on the first unexpected result; it is not part of the crate"
 )]
 
+mod alerts;
 mod cdi;
 mod ignition;
 #[allow(dead_code, reason = "not every oracle needs all of it")]
