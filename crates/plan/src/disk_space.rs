@@ -1,7 +1,7 @@
 //! Checks that there is enough free space for an update: for staging, and for the copies kept for a
 //! rollback.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MachineFacts, Operation, OperationKind};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
@@ -19,6 +19,14 @@ const RESERVE_INODES: u64 = 32;
 
 /// The bytes and inodes that each mount must have free.
 type SpaceNeeds<'a> = BTreeMap<&'a AbsPath, (u64, u64)>;
+
+/// The mounts that lack bytes or inodes for what is staged on them.
+pub(super) fn full_mounts(operations: &[Operation], observed: &MachineFacts) -> BTreeSet<AbsPath> {
+    let reserve = (RESERVE_BYTES, RESERVE_INODES);
+    let needs = staged(operations, observed).into_iter();
+    let full = needs.filter(|(mount, need)| !short(mount, *need, observed, reserve).is_empty());
+    full.map(|(mount, _)| mount.clone()).collect()
+}
 
 /// A refusal for each mount that lacks bytes or inodes.
 pub(super) fn refusals(operations: &[Operation], observed: &MachineFacts) -> Vec<Refusal> {

@@ -98,6 +98,13 @@ fn plan(
     refusals.extend(in_the_way);
     let kept = (to, &unchanged);
     unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed, kept);
+    unsafe_paths::leave_on_full_mounts(
+        &mut operations,
+        &mut steps,
+        &mut after,
+        observed,
+        &unchanged,
+    );
     unsafe_paths::leave_large_originals(&mut operations, &mut steps, &mut after, observed);
     refusals.extend(complete(
         &mut operations,

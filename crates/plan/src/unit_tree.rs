@@ -217,6 +217,8 @@ impl<'a> UnitTree<'a> {
             tree.entries.insert(path.clone(), text);
         }
         let ConfigSide::After(from) = side else {
+            // Masks that the config lifts are gone, but its entries concern the units behind removed names.
+            tree.add_removed_names(observed, false);
             return tree;
         };
         let adopted = |path: &AbsPath| observed.adopted.contains(path);
@@ -234,17 +236,21 @@ impl<'a> UnitTree<'a> {
                 tree.entries.insert(path, entry);
             }
         }
+        tree.add_removed_names(observed, true);
+        tree
+    }
+
+    fn add_removed_names(&mut self, observed: &'a MachineFacts, with_masks: bool) {
         for (path, entry) in &observed.unit_originals {
             let text = match entry {
                 UnitEntry::Link(text) => text,
                 UnitEntry::Empty => NULL_DEVICE,
                 UnitEntry::File => continue,
             };
-            if tree.at(path).is_none() {
-                tree.away.insert(path.clone(), text);
+            if self.at(path).is_none() && (with_masks || !entry.is_mask()) {
+                self.away.insert(path.clone(), text);
             }
         }
-        tree
     }
 
     /// Removes those of the paths that are links.

@@ -239,9 +239,11 @@ impl EnablementPlanner<'_, '_> {
             kept.map(|(path, text)| (path.clone(), text.clone()))
                 .collect()
         };
+        let enabled_instances = instances_enabled_themselves(links, config);
         match wish {
             DesiredEnablement::Preset(_) if has_file => {
-                let found = kept();
+                let mut found = kept();
+                found.extend(enabled_instances);
                 let found = existing(place, name, unit, &found);
                 self.layout.found_links.extend(found);
             }
@@ -249,8 +251,7 @@ impl EnablementPlanner<'_, '_> {
                 let all = existing(place, name, unit, links).map(|(path, _)| path);
                 self.layout.links_of_units.extend(all);
                 keep(self.layout, place, name, unit, &kept());
-                let own = instances_enabled_themselves(links, config);
-                let own = existing(place, name, unit, &own);
+                let own = existing(place, name, unit, &enabled_instances);
                 self.layout.instance_links.extend(own);
                 self.keep_preset(name, unit, presets);
             }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     MAX_TOTAL_FILE_BYTES, MachineFacts, Operation,
     desired_tree::{DesiredObject, DesiredTree},
-    host_checks,
+    disk_space, host_checks,
     kind_replacement::KindReplacement,
     object::ObjectKind,
     steps::PathSteps,
@@ -164,6 +164,39 @@ pub(super) fn leave_obstructed(
         after.left_behind.push(format!(
             "{asked} is removed from the config, but kept on disk: {why}"
         ));
+        false
+    });
+}
+
+/// Skips unchanged entries in users' directories on mounts without space for them: a user who fills a file system blocks
+/// no other entry.
+pub(super) fn leave_on_full_mounts(
+    operations: &mut Vec<Operation>,
+    steps: &mut PathSteps,
+    after: &mut DesiredTree,
+    observed: &MachineFacts,
+    unchanged: &BTreeSet<AbsPath>,
+) {
+    if unchanged.is_empty() {
+        return;
+    }
+    let full = disk_space::full_mounts(operations, observed);
+    if full.is_empty() {
+        return;
+    }
+    operations.retain(|operation| {
+        let target = &operation.target;
+        let entries = entries_at(target, after);
+        let is_unchanged =
+            !entries.is_empty() && entries.iter().all(|path| unchanged.contains(path));
+        let mount = observed.nearest(target).map(|(_, facts)| &facts.mount);
+        let Some(mount) = mount.filter(|mount| is_unchanged && full.contains(*mount)) else {
+            return true;
+        };
+        for path in &entries {
+            steps.at.remove(path);
+            after.skip(path, &format!("not enough space on {mount}"));
+        }
         false
     });
 }

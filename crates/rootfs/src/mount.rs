@@ -27,6 +27,8 @@ pub struct Mount {
     pub read_only: bool,
     /// Bytes free without the file system's reserve for the superuser.
     pub free_bytes: u64,
+    /// Bytes that this process can write: with CAP_SYS_RESOURCE also the reserve of ext file systems.
+    pub usable_bytes: u64,
     /// Size of the file system in bytes.
     pub size_bytes: u64,
     /// Free inodes; `None` if the file system creates them on demand.
@@ -119,6 +121,11 @@ impl Root {
         // The kernel's field is signed on some architectures; the numbers are 32 bits wide.
         let magic = u64::try_from(magic).unwrap_or_default() & 0xFFFF_FFFF;
         let found = KNOWN_FILESYSTEMS.iter().find(|known| known.magic == magic);
+        let has_reserve = found.is_some_and(|known| known.name == "ext4");
+        let usable = match has_reserve && self.0.can_use_reserve {
+            true => space.f_bfree,
+            false => space.f_bavail,
+        };
         let mount = Mount {
             id,
             top: self.top_of(at, id)?,
@@ -128,6 +135,7 @@ impl Root {
                 .map(|_| format!("{:016x}", space.f_fsid)),
             read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
             free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+            usable_bytes: usable.saturating_mul(space.f_frsize),
             size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
             free_inodes: (space.f_files > 0).then_some(space.f_favail),
             all_inodes: (space.f_files > 0).then_some(space.f_files),

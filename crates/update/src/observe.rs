@@ -409,9 +409,7 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
 fn bytes_if_there(root: &Root, path: &AbsPath, longest: u64) -> Result<Vec<u8>, RootError> {
     match root.read(path, longest) {
         Err(RootError::TooLarge { .. } | RootError::WrongKind { .. }) => Ok(Vec::new()),
-        Err(error) if error.is_not_found() || error.is_loop() || error.is_leased() => {
-            Ok(Vec::new())
-        }
+        Err(error) if error.is_absent() || error.is_loop() || error.is_leased() => Ok(Vec::new()),
         read => read,
     }
 }

@@ -121,11 +121,11 @@ impl DesiredTree {
                 self.objects.insert(path, wanted);
             }
         }
-        // `systemctl enable` of an instance leaves the links that its template brought; those of its own entry go with
-        // the entry.
+        // `systemctl enable` of an instance leaves the links that its template brought, and those of others; those of
+        // its own entry go with the entry.
         for (path, wanted) in std::mem::take(&mut self.instance_links) {
             let by_template = |before: &DesiredObject| before.entry.name == wanted.entry.name;
-            if before.objects.get(&path).is_some_and(by_template) && !self.speaks_of(&path) {
+            if before.objects.get(&path).is_none_or(by_template) && !self.speaks_of(&path) {
                 self.objects.insert(path, wanted);
             }
         }

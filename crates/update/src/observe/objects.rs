@@ -447,7 +447,7 @@ impl<'a> ObjectObserver<'a> {
             let staging = own.contains(&mount.id) || self.root.takes_private_dirs(&mount)?;
             let facts = MountFacts {
                 read_only: mount.read_only,
-                free_bytes: mount.free_bytes,
+                free_bytes: mount.usable_bytes,
                 free_inodes: mount.free_inodes,
                 staging,
                 overlay: mount.fs_type == "overlay",

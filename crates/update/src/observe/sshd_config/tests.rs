@@ -52,6 +52,12 @@ fn sshd_reads_only_the_files_that_its_configuration_includes() {
             "/etc/ssh/sshd_config.d/a.conf",
             true,
         ),
+        // Patterns whose matches are below files match nothing there.
+        (
+            "Include */a.conf\nInclude sshd_config/x.conf\n",
+            "/etc/ssh/sshd_config.d/a.conf",
+            true,
+        ),
         (
             "#Include sshd_config.d/*.conf\n",
             "/etc/ssh/sshd_config.d/a.conf",
