@@ -278,6 +278,7 @@ fn everything() -> Journal {
         user_written: BTreeSet::new(),
         changed_objects: BTreeMap::new(),
         changed_targets: BTreeMap::new(),
+        changed_target_failures: BTreeMap::new(),
         adopted: BTreeSet::from([at("/etc/adopted")]),
         entries: edits(),
         labels: labels(),

@@ -74,8 +74,21 @@ async fn entries_that_cannot_be_moved_into_a_users_directory_block_no_other_entr
         "{failed:?}"
     );
 
-    // They also leave the config, and the machine is not affected otherwise.
-    let without = config("third").file("/etc/plain", "third", 0o644);
-    applied(&sandbox, &broken, &script, &without).await;
+    // An entry that changes is skipped when several updates have failed.
+    let changed = with_plain("third").file("/home/bob/app.conf", "changed\n", 0o644);
+    applied(&sandbox, &broken, &script, &changed).await;
     assert_eq!(sandbox.read("/etc/plain").unwrap(), "third");
+    let journal = sandbox.journal();
+    let last = journal.history.last().unwrap();
+    let left = last.left_behind.join("\n");
+    assert!(
+        left.contains("/home/bob/app.conf is left as it is: its user changed"),
+        "{left}"
+    );
+    assert!(sandbox.read("/home/bob/app.conf").is_none());
+
+    // They also leave the config, and the machine is not affected otherwise.
+    let without = config("fourth").file("/etc/plain", "fourth", 0o644);
+    applied(&sandbox, &broken, &script, &without).await;
+    assert_eq!(sandbox.read("/etc/plain").unwrap(), "fourth");
 }

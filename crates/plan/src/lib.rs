@@ -93,3 +93,4 @@ pub use selinux::SelinuxLabels;
 pub use ssh_keys::{has_managed_keys, is_keys_file};
 pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
 pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in, unit_texts};
+pub use unsafe_paths::MAX_CONTESTED_UPDATES;

@@ -119,8 +119,8 @@ pub struct MachineFacts {
     pub changed_objects: BTreeSet<AbsPath>,
     /// Files that a user could write while a config set their owner.
     pub user_written: BTreeSet<AbsPath>,
-    /// Canonical paths at which another writer made an update fail lately.
-    pub changed_targets: BTreeSet<AbsPath>,
+    /// Canonical paths at which another writer made updates fail lately, with their number.
+    pub changed_targets: BTreeMap<AbsPath, u32>,
     /// Canonical paths of the base config that a user could redirect, with the reason.
     pub unsafe_before: BTreeMap<AbsPath, String>,
     /// The same for the desired config.

@@ -14,6 +14,9 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{MachineConfig, Overwrite, Refusal};
 
+/// How many updates a user makes fail by changing own files until the entries there are skipped.
+pub const MAX_CONTESTED_UPDATES: u32 = 3;
+
 /// Returns the paths in users' directories at which both configs have the same entry. A path that the desired config
 /// makes unsafe, because it gives root's directory to a user, is not among them.
 pub(super) fn unchanged(
@@ -119,7 +122,8 @@ pub(super) fn skip_refused(
 }
 
 /// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
-/// path in a way that would block the rest of the update, or has made the last update fail there.
+/// path in a way that would block the rest of the update, or has made the last update fail there. Skips all objects in
+/// the directories of a user who has made several updates fail.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
@@ -130,9 +134,15 @@ pub(super) fn leave_obstructed(
     if observed.users_directories.is_empty() {
         return;
     }
+    let contesting = contesting_users(observed);
     let (busy, mount_points) = (steps.busy(), host_checks::mount_points(observed));
     operations.retain(|operation| {
         let target = &operation.target;
+        let user = observed.users_directories.get(target);
+        if user.is_some_and(|user| contesting.contains(user)) {
+            leave_contested(target, steps, after);
+            return false;
+        }
         let failed = failed_before(target, observed);
         let entries = match failed {
             Some(_) => entries_at(target, after),
@@ -237,10 +247,43 @@ fn entries_at(target: &AbsPath, after: &DesiredTree) -> Vec<AbsPath> {
     below.cloned().collect()
 }
 
+/// The users whose directories were changed during at least [`MAX_CONTESTED_UPDATES`] updates, which failed.
+fn contesting_users(observed: &MachineFacts) -> BTreeSet<u32> {
+    let mut failures: BTreeMap<u32, u32> = BTreeMap::new();
+    for (target, updates) in &observed.changed_targets {
+        if let Some(user) = observed.users_directories.get(target) {
+            let all = failures.entry(*user).or_default();
+            *all = all.saturating_add(*updates);
+        }
+    }
+    failures.retain(|_, updates| *updates >= MAX_CONTESTED_UPDATES);
+    failures.into_keys().collect()
+}
+
+/// Skips the entries at a target in a directory of a user who changes it during updates.
+fn leave_contested(target: &AbsPath, steps: &mut PathSteps, after: &mut DesiredTree) {
+    let mut entries = entries_at(target, after);
+    if entries.is_empty() {
+        entries.push(target.clone());
+    }
+    for path in entries {
+        steps.at.remove(&path);
+        let asked = after
+            .objects
+            .get(&path)
+            .map_or(&path, |wanted| &wanted.asked);
+        let asked = asked.clone();
+        after.left_behind.push(format!(
+            "{asked} is left as it is: its user changed files there during {MAX_CONTESTED_UPDATES} updates, which failed"
+        ));
+        after.skipped_entries.insert(asked);
+    }
+}
+
 /// Why an operation is not tried again: another writer made the last update fail there.
 fn failed_before(target: &AbsPath, observed: &MachineFacts) -> Option<Refusal> {
     let message = "another process changed it during the last update, which failed";
-    let failed = observed.changed_targets.contains(target);
+    let failed = observed.changed_targets.contains_key(target);
     failed.then(|| Refusal::new(Reason::TargetChanged, message))
 }
 

@@ -78,6 +78,9 @@ pub struct Journal {
     /// users' directories that do not change are skipped there, so that they block no other entry again.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_targets: BTreeMap<AbsPath, Timestamp>,
+    /// How many updates failed at these targets; one where it is missing.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub changed_target_failures: BTreeMap<AbsPath, u32>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.
     pub adopted: BTreeSet<AbsPath>,
     /// Entries of users and groups that machinist changed: the value before the first change, and the last value
@@ -294,14 +297,26 @@ impl Journal {
             };
             self.changed_targets.remove(&oldest);
         }
-        self.changed_targets.insert(target, now);
+        if self.changed_targets.insert(target.clone(), now).is_some() {
+            let failures = self.changed_target_failures.entry(target).or_insert(1);
+            *failures = failures.saturating_add(1);
+        }
+        let recent = &self.changed_targets;
+        self.changed_target_failures
+            .retain(|target, _| recent.contains_key(target));
     }
 
-    /// Returns the targets at which another writer made an update fail during the last day.
-    pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeSet<AbsPath> {
+    /// Returns the targets at which another writer made an update fail during the last day, with the number of these
+    /// updates.
+    pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeMap<AbsPath, u32> {
         let recent = self.changed_targets.iter();
         let recent = recent.filter(|(_, since)| is_recent(**since, now));
-        recent.map(|(path, _)| path.clone()).collect()
+        recent
+            .map(|(path, _)| {
+                let failures = self.changed_target_failures.get(path);
+                (path.clone(), failures.copied().unwrap_or(1))
+            })
+            .collect()
     }
 
     /// Returns the newest open transaction for modification.

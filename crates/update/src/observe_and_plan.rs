@@ -209,7 +209,7 @@ fn plan_from(
         user_written: transaction::user_written(journal),
         changed_targets: match only {
             // A repair changes nothing else.
-            Some(_) => BTreeSet::new(),
+            Some(_) => BTreeMap::new(),
             None => journal.recently_changed_targets(Timestamp::now()),
         },
         changed_objects: transaction::changed_objects(journal),

@@ -1,7 +1,8 @@
 //! Runs the loop: an effect causes an event, which leads to the next phase and its effect.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -12,6 +13,7 @@ use crate::{
     service_port::Services,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
+use machinist_plan::MAX_CONTESTED_UPDATES;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
@@ -67,7 +69,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 Some(effect) => effect,
                 None if self.has_failed_update() => break,
-                // The next plan leaves alone what made the last one fail, if the config does not change it.
+                // A later plan leaves alone what made the last ones fail.
                 None if has_planned && self.changed_targets() == changed => break,
                 None => {
                     has_planned = true;
@@ -84,9 +86,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(self.report.borrow().clone())
     }
 
-    /// Returns the targets at which another writer made an update fail.
-    fn changed_targets(&self) -> BTreeSet<AbsPath> {
-        self.journal.changed_targets.keys().cloned().collect()
+    /// Returns the targets at which another writer made updates fail, with their number as far as plans consider it.
+    fn changed_targets(&self) -> BTreeMap<AbsPath, u32> {
+        let mut changed = self.journal.recently_changed_targets(Timestamp::now());
+        for updates in changed.values_mut() {
+            *updates = MAX_CONTESTED_UPDATES.min(*updates);
+        }
+        changed
     }
 
     /// Returns whether an open update has failed, so that no other update may be based on it.
