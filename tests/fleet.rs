@@ -10,6 +10,7 @@
 
 mod cluster;
 mod pool_changes;
+mod pool_estimate;
 mod pool_grants;
 mod pool_plan;
 mod pool_reports;

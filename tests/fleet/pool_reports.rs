@@ -18,13 +18,13 @@ use crate::{
         cluster::{GROUP, NEW, OLD, ago},
         err, json_of, out,
         pool_world::{
-            LEASE, annotate, config_path, grant, has_run, machinist, node, node_path, pool_path,
-            put_lease, record, rollout, world,
+            LEASE, annotate, grant, machinist, node, node_path, pool_path, put_lease, record,
+            rollout, world,
         },
     },
 };
 
-async fn page(server: &Server, arguments: &[&str]) -> String {
+pub(crate) async fn page(server: &Server, arguments: &[&str]) -> String {
     let output = machinist(server, arguments).await;
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     out(&output)
@@ -136,6 +136,40 @@ async fn a_pool_is_shown_with_each_node_and_its_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn soak_time_skipped_nodes_and_refused_configs_are_shown() {
+    let server = updating().await;
+    let soaking = json!({"type": "RolloutHeld", "status": "False", "reason": "CanarySoaking",
+        "message": "the canary runs the new config until 12:00"});
+    let refused = json!({"type": "RenderDegraded", "status": "True", "reason": "KeyUnknown",
+        "message": "10-a: no such key"});
+    server.edit(&pool_path("worker"), |pool| {
+        pool["status"]["conditions"] = json!([soaking, refused]);
+    });
+    annotate(&server, &node_path("w3"), "machinist.dev/skip-rollout", NEW);
+    let shown = page(&server, &["pool", "worker"]).await;
+    let text = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_contains(
+        &text,
+        &["held CanarySoaking: the canary runs the new config until 12:00"],
+    );
+    assert!(row(&shown, "w3").contains(&"skipped"), "{shown}");
+    let shown = page(&server, &["pool"]).await;
+    let words = row(&shown, "worker").join(" ");
+    assert_eq!(
+        words,
+        "worker 1b1b1b1b 1/3 1 CanarySoaking, 1 node blocked, RenderDegraded"
+    );
+    let shown = page(&server, &["explain", "--node", "w3"]).await;
+    assert_contains(
+        &shown,
+        &[
+            "w3 is skipped in the rollout of",
+            "machinist skip w3 --undo",
+        ],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_pools_are_listed_with_their_progress_and_state() {
     let server = updating().await;
     let shown = page(&server, &["pool"]).await;
@@ -145,7 +179,16 @@ async fn all_pools_are_listed_with_their_progress_and_state() {
     );
     assert_eq!(
         row(&shown, "worker"),
-        ["worker", "1b1b1b1b", "1/3", "1", "Updating"]
+        [
+            "worker",
+            "1b1b1b1b",
+            "1/3",
+            "1",
+            "Updating,",
+            "1",
+            "node",
+            "blocked"
+        ]
     );
     annotate(
         &server,
@@ -156,8 +199,11 @@ async fn all_pools_are_listed_with_their_progress_and_state() {
     condition(&server, "RolloutHeld", "GateClosed", "a gate");
     server.remove(LEASE);
     let shown = page(&server, &["pool"]).await;
-    let expected = ["worker", "0a0a0a0a", "1/3", "1", "GateClosed,", "pinned"];
-    assert_eq!(row(&shown, "worker"), expected);
+    let words = row(&shown, "worker").join(" ");
+    assert_eq!(
+        words,
+        "worker 0a0a0a0a 1/3 1 GateClosed, pinned, 1 node blocked"
+    );
     assert_contains(
         &shown,
         &["controller: none holds the Lease: no controller acts"],
@@ -360,113 +406,4 @@ async fn explain_of_an_updated_pool_states_that_nothing_waits() {
     assert_contains(&text, &["- pool worker is up to date: 3 of 3 nodes on"]);
     let both = ["explain", "--pool", "worker", "--node", "w1"];
     assert_eq!(machinist(&server, &both).await.status.code(), Some(64));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_estimate_without_records_uses_the_formula() {
-    let server = world().await;
-    annotate(
-        &server,
-        &pool_path("worker"),
-        "machinist.dev/canary-soak",
-        "1h",
-    );
-    annotate(
-        &server,
-        &pool_path("worker"),
-        "machinist.dev/reboot-time",
-        "10m",
-    );
-    // The configs are equal so far.
-    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
-    assert_contains(
-        &shown,
-        &["per node 5m: no update of this pool is recorded; the change needs no reboot"],
-    );
-    let file = json!({"path": "/etc/own", "contents": {"source": "data:,a"}});
-    server.edit(&config_path(NEW), |config| {
-        config["spec"]["config"] =
-            json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}});
-    });
-    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
-    assert_contains(
-        &shown,
-        &[
-            "worker: 2 of 3 nodes not on",
-            "per node 15m: no update of this pool is recorded: 5m and 10m for a reboot",
-            "wave 1, from 0s to 15m, 1 node, canary: w2",
-            "wave 2, from 1h 15m to 1h 30m, 1 node: w3",
-            "total 1h 30m\n",
-            "whole cluster update with this pool: 1h",
-            "note: the rollout is held now: FirstRollout",
-        ],
-    );
-    let configs = format!("GET /apis/{GROUP}/v1/machineconfigs");
-    server.trouble(&configs, InjectedFailure::Code(403, "Forbidden"));
-    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
-    assert_contains(
-        &shown,
-        &["per node 15m", "note: a reboot of each machine is assumed"],
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_estimate_uses_the_times_of_earlier_updates() {
-    let server = world().await;
-    has_run(&server, "worker", &[NEW, OLD], 8);
-    rollout(&server, "worker", |state| {
-        state.canary_passed = Some(ago(0, 5))
-    });
-    server.edit(&pool_path("worker"), |pool| {
-        pool["spec"]["maxUnavailable"] = json!(2)
-    });
-    let document =
-        json_of(&machinist(&server, &["estimate", "--pool", "worker", "-o", "json"]).await);
-    assert_eq!(document["kind"], "RolloutEstimate");
-    assert_eq!(document["basis"]["kind"], "History");
-    assert_eq!(document["basis"]["successes"], 2);
-    let seconds = document["nodeSeconds"].as_i64().unwrap();
-    assert!((480..=600).contains(&seconds), "{seconds}");
-    assert_eq!(document["canaryNodes"], 0);
-    let waves = document["waves"].as_array().unwrap();
-    assert_eq!(
-        (waves.len(), &waves[0]["nodes"], &waves[0]["names"]),
-        (1, &json!(2), &json!(["w2", "w3"]))
-    );
-    assert_eq!(document["totalSeconds"], seconds);
-    assert_eq!(document["typicalSeconds"], seconds);
-    let phases = document["phases"].as_array().unwrap();
-    let names: Vec<_> = phases.iter().map(|it| &it["name"]).collect();
-    assert_eq!(names, ["RebootPending", "Draining"]);
-    assert!((71..=90).contains(&phases[0]["p90Seconds"].as_i64().unwrap()));
-    let shown = page(&server, &["estimate", "--pool", "worker"]).await;
-    assert!(
-        shown.contains("phases (median/p90): RebootPending 1m"),
-        "{shown}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_estimate_refuses_settings_that_the_controller_refuses() {
-    let server = world().await;
-    annotate(
-        &server,
-        &pool_path("worker"),
-        "machinist.dev/canary",
-        "some",
-    );
-    let output = machinist(&server, &["estimate", "--pool", "worker"]).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let text = "annotation machinist.dev/canary of MachineConfigPool worker is \"some\"; expected a number from 0";
-    assert!(err(&output).contains(text), "{}", err(&output));
-    annotate(&server, &pool_path("worker"), "machinist.dev/canary", "1");
-    server.edit(&pool_path("worker"), |pool| {
-        pool["spec"]["maxUnavailable"] = json!("many")
-    });
-    let output = machinist(&server, &["estimate", "--pool", "worker"]).await;
-    assert!(
-        err(&output).contains("maxUnavailable of pool worker is \"many\""),
-        "{}",
-        err(&output)
-    );
 }

@@ -154,12 +154,16 @@ fn pool(report: &NodeReport) -> Option<Finding> {
     };
     let pool = report.pool.as_ref()?;
     let target = pool.target.as_deref().filter(|target| *target != desired)?;
-    let finding = match pool.paused {
-        true => Finding::plain(
+    let finding = match (pool.paused, pool.skipped) {
+        (true, _) => Finding::plain(
             format!("pool {} is paused; {target} is not rolled out", pool.name),
             format!("machinist resume --pool {}", pool.name),
         ),
-        false => Finding::plain(
+        (false, true) => Finding::plain(
+            format!("{node} is skipped in the rollout of {target}"),
+            format!("machinist skip {node} --undo"),
+        ),
+        (false, false) => Finding::plain(
             format!(
                 "pool {} is rolling out {target}; {node} is not updated yet",
                 pool.name

@@ -9,7 +9,7 @@ use super::annotations::{self, BlockedBy};
 use machinist_cluster::fleet_queries::NodeEvent;
 use machinist_kube_api::{
     MachineConfigNodeStatus, NodeCondition, NodeStatus, NodeView, PoolView, Progress, is_extended,
-    keys::{condition, protocol},
+    keys::{annotation, condition, pool_annotation, protocol},
 };
 use machinist_pool::Membership;
 
@@ -72,8 +72,10 @@ pub(super) struct NodeReport {
 pub(super) struct PoolPart {
     pub(super) name: String,
     pub(super) paused: bool,
-    /// The target config of its nodes; none if no config has been rendered.
+    /// The config that its nodes are to run, with its pin; none if none has been rendered.
     pub(super) target: Option<String>,
+    /// Whether an administrator left the node out of the rollout of the target.
+    pub(super) skipped: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -149,18 +151,23 @@ impl NodeReport {
         let membership = Membership::of(&view.labels, &pools);
         warnings.extend(membership.warning(&view.name));
         let target = |pool: &PoolView| {
-            let name = &pool.spec.configuration.name;
-            (!name.is_empty()).then(|| name.clone())
+            let name = Some(pool.spec.configuration.name.as_str()).filter(|name| !name.is_empty());
+            let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
+            pinned.or(name).map(str::to_owned)
+        };
+        let skips = |target: &Option<String>| {
+            target.is_some() && view.annotation(annotation::SKIP_ROLLOUT) == target.as_deref()
         };
         let pool = membership.pool.map(|pool| PoolPart {
             name: pool.name.clone(),
             paused: pool.spec.paused,
+            skipped: skips(&target(pool)),
             target: target(pool),
         });
         let ready = view.condition(condition::READY);
         let last_heartbeat_time = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
-        let blocked = view.annotation(machinist_kube_api::keys::annotation::BLOCKED_BY);
+        let blocked = view.annotation(annotation::BLOCKED_BY);
         Self {
             api_version: "machinist.dev/v1",
             kind: "NodeStatus",

@@ -22,6 +22,9 @@ use machinist_pool::age;
 /// How many nodes one line names.
 pub(super) const MAX_NAMED_NODES: usize = 10;
 
+/// Conditions that the list of pools names, the most important one first.
+const SUMMARY_CONDITIONS: [&str; 2] = ["RenderDegraded", "NodeDegraded"];
+
 /// The page of all pools: one line each.
 pub(super) fn list(report: &PoolProgress, now: Timestamp) -> String {
     if report.pools.is_empty() {
@@ -55,10 +58,20 @@ fn summary(pool: &PoolRollout) -> String {
         None if pool.updated == pool.machines => "Updated".to_owned(),
         None => "Updating".to_owned(),
     };
-    match pool.pinned {
-        true => format!("{state}, pinned"),
-        false => state,
+    let mut parts = vec![state];
+    if pool.pinned {
+        parts.push("pinned".to_owned());
     }
+    let blocked = pool.nodes.iter();
+    let blocked = blocked.filter(|node| !node.node.blocked_by.is_empty());
+    match blocked.count() {
+        0 => {}
+        nodes => parts.push(format!("{} blocked", counted(nodes, "node"))),
+    }
+    let mut conditions = pool.conditions.iter();
+    let mistake = conditions.find(|it| SUMMARY_CONDITIONS.contains(&it.kind.as_str()));
+    parts.extend(mistake.map(|it| it.kind.clone()));
+    parts.join(", ")
 }
 
 /// The page of one pool with its nodes.
@@ -170,6 +183,9 @@ fn cells(node: &NodeRollout, now: Timestamp) -> [String; 6] {
         Some("other") => state += ", cordoned",
         None if !part.ready => state += ", not ready",
         _ => {}
+    }
+    if node.skipped {
+        state += ", skipped";
     }
     [
         part.name.clone(),

@@ -13,11 +13,12 @@ use super::{
 use crate::cli::fleet::{self, NodePart, PoolNotFound, annotations, or_warn};
 use machinist_cluster::{Cluster, ControllerLease, Fleet, fleet_queries};
 use machinist_kube_api::{
-    Condition, MachineConfigNodeStatus, NodeView, PoolView, keys::pool_annotation,
+    Condition, MachineConfigNodeStatus, NodeView, PoolView,
+    keys::{annotation, pool_annotation},
 };
 use machinist_pool::{
-    NodePoolStatus, PINNED, PoolDecision, PoolMembers, ROLLOUT_HELD, RolloutStart, max_unavailable,
-    split,
+    HoldReason, NodePoolStatus, PINNED, PoolDecision, PoolMembers, ROLLOUT_HELD, RolloutStart,
+    max_unavailable, split,
 };
 
 /// Conditions that repeat what other fields of the report show.
@@ -166,6 +167,8 @@ pub(super) struct NodeRollout {
     /// When the agent last confirmed one of its conditions.
     pub(super) last_heartbeat_time: Option<Timestamp>,
     pub(super) grant: Option<NodeGrant>,
+    /// Whether an administrator left it out of the rollout of the target.
+    pub(super) skipped: bool,
 }
 
 impl PoolProgress {
@@ -268,7 +271,9 @@ fn held(pool: &PoolView, decided: &PoolDecision) -> Option<HeldRollout> {
     let conditions = pool.status.conditions.iter();
     let mut published = conditions.filter(|it| it.kind == ROLLOUT_HELD);
     if let Some(found) = published.next() {
-        return (found.status == "True").then(|| HeldRollout {
+        // The soak time of the canary is a step of the rollout, but no node begins meanwhile.
+        let is_soaking = found.reason == HoldReason::CanarySoaking.as_str();
+        return (found.status == "True" || is_soaking).then(|| HeldRollout {
             code: found.reason.clone(),
             message: found.message.clone(),
             published: true,
@@ -296,6 +301,7 @@ impl NodeRollout {
             phase_message,
             last_heartbeat_time: node.agent_heartbeat(),
             grant,
+            skipped: target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == target,
         }
     }
 }
