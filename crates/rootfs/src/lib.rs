@@ -84,7 +84,6 @@ struct Inner {
     dir: Arc<OwnedFd>,
     shown: PathBuf,
     can_chown: bool,
-    can_use_reserve: bool,
     /// Directories that were checked, by path, so that they stay the same objects; the innermost
     /// first.
     pins: Vec<resolve::PinnedDir>,
@@ -102,8 +101,7 @@ impl Root {
             Ok(opened) => Ok(Self(Arc::new(Inner {
                 dir: Arc::new(opened),
                 shown,
-                can_chown: has_capability(CAP_CHOWN),
-                can_use_reserve: has_capability(CAP_SYS_RESOURCE),
+                can_chown: effective_chown(),
                 pins: Vec::new(),
                 crossings: None,
                 taps: None,
@@ -229,20 +227,16 @@ fn make_root(dir: &Path) -> io::Result<()> {
         .create(dir)
 }
 
-/// The bits of capabilities(7) in `CapEff` of proc(5).
-const CAP_CHOWN: u32 = 0;
-const CAP_SYS_RESOURCE: u32 = 24;
-
-/// Whether this process has the capability. Without /proc only uid 0 counts as capable.
+/// Reads `CapEff` of proc(5); bit 0 is CAP_CHOWN. Without /proc only uid 0 counts as capable.
 #[expect(
     clippy::disallowed_methods,
     reason = "/proc describes this process, not the tree"
 )]
-fn has_capability(bit: u32) -> bool {
+fn effective_chown() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     match effective.map(|hex| u64::from_str_radix(hex.trim(), 16)) {
-        Some(Ok(set)) => set >> bit & 1 == 1,
+        Some(Ok(set)) => set & 1 == 1,
         _ => rustix::process::geteuid().is_root(),
     }
 }

@@ -27,7 +27,8 @@ pub struct Mount {
     pub read_only: bool,
     /// Bytes free without the file system's reserve for the superuser.
     pub free_bytes: u64,
-    /// Bytes that this process can write: with CAP_SYS_RESOURCE also the reserve of ext file systems.
+    /// Bytes that this process can write: as root also the reserve of ext file systems, which is root's by default
+    /// (`resuid` in ext4(5)).
     pub usable_bytes: u64,
     /// Size of the file system in bytes.
     pub size_bytes: u64,
@@ -122,7 +123,7 @@ impl Root {
         let magic = u64::try_from(magic).unwrap_or_default() & 0xFFFF_FFFF;
         let found = KNOWN_FILESYSTEMS.iter().find(|known| known.magic == magic);
         let has_reserve = found.is_some_and(|known| known.name == "ext4");
-        let usable = match has_reserve && self.0.can_use_reserve {
+        let usable = match has_reserve && rustix::process::geteuid().is_root() {
             true => space.f_bfree,
             false => space.f_bavail,
         };
