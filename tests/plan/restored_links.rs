@@ -67,3 +67,27 @@ fn the_link_of_an_instance_stays_when_its_template_loses_its_install_section() {
     let within = pass(&machine, &units);
     assert_eq!(within, [link.trim_start_matches('/')]);
 }
+
+#[test]
+fn a_link_to_a_name_that_only_a_preset_gives_is_removed_with_its_unit() {
+    let link = ("/etc/systemd/system/g.service", "a.service");
+    let machine = Machine::new(&[], &[link]);
+    let units = [
+        unit("a.service", OFF),
+        unit("b.service", &contents("Alias=a.service\n")),
+    ];
+    assert_eq!(pass(&machine, &units), [""; 0]);
+}
+
+#[test]
+fn a_unit_of_the_config_keeps_its_name_when_another_one_claims_it_as_alias() {
+    let machine = Machine::new(&[], &[]);
+    let also = format!(r#", "enabled": true{}"#, contents("Also=b.service\n"));
+    let units = [
+        unit("a.service", &contents("Alias=b.service h.service\n")),
+        unit("b.service", &contents("Alias=g.service\n")),
+        unit("t@.service", &also),
+        unit("h.service", OFF),
+    ];
+    assert_eq!(pass(&machine, &units), ["etc/systemd/system/g.service"]);
+}

@@ -180,9 +180,12 @@ impl<'a> UnitCatalog<'a> {
         tree
     }
 
-    /// Looks up a unit name. Like in [`Self::real_name`], a name that an enabled unit gets belongs to that unit.
+    /// Looks up a unit name. Like in [`Self::real_name`], a name that an enabled unit gets belongs to that unit, unless
+    /// the config contains a file of that name.
     pub(super) fn find(&self, name: &str) -> UnitLookup {
-        let named = self.aliases.get(name).map_or(name, String::as_str);
+        let alias = self.aliases.get(name);
+        let alias = alias.filter(|_| !self.files.contains(name));
+        let named = alias.map_or(name, String::as_str);
         let real = self.tree.real_name(named);
         if real != name {
             return UnitLookup::Alias(real);

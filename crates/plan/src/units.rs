@@ -202,13 +202,13 @@ impl EnablementPlanner<'_, '_> {
             }
             DesiredEnablement::Disabled => {
                 let newly = self.is_newly_set(name, unit, &real);
-                self.disable(&entry, &real, newly);
+                self.disable(&entry, &[&real, name.as_str()], newly);
                 if !newly {
                     self.keep_companions_removed(&entry, &real);
                 }
             }
             // A preset disables the unit only, not the units in its `Also=`.
-            DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &real, false),
+            DesiredEnablement::Preset(Preset::Disable) => self.disable(&entry, &[&real], false),
             DesiredEnablement::Unset => {}
         }
     }
@@ -350,16 +350,21 @@ impl EnablementPlanner<'_, '_> {
         from.units.get(name) != Some(unit) || self.base.is_some_and(gains)
     }
 
-    fn disable(&mut self, entry: &DesiredEntry, name: &str, companions: bool) {
+    /// Disables a unit, given by its real name and by the name in the config: links to that name may lead nowhere.
+    fn disable(&mut self, entry: &DesiredEntry, names: &[&str], companions: bool) {
+        let Some(name) = names.first() else {
+            return;
+        };
         let find = |other: &str| self.catalogue.find(other);
         let stop = |other: &str| {
             let catalogue = self.catalogue;
             let decided = catalogue.sets_enablement(other);
             !companions || decided || catalogue.left_to_presets.contains(other)
         };
-        let family = enablement::family(name, &find, &stop);
+        let own: BTreeSet<String> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut family = enablement::family(name, &find, &stop);
+        family.extend(own.iter().cloned());
         let mut away = self.removed_originals(&family);
-        let own = BTreeSet::from([name.to_owned()]);
         let standing = match self.catalogue.side {
             // A link of a companion was made after the unit was disabled.
             ConfigSide::Before => {
