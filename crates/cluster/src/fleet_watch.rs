@@ -86,10 +86,12 @@ impl FleetWatch {
         let mut tasks = JoinSet::new();
         let pools = resource("MachineConfigPool", "machineconfigpools");
         let progress = resource("MachineConfigNode", "machineconfignodes");
-        tasks.spawn(watch::<PoolView>(cluster, &watched, pools));
-        tasks.spawn(watch::<NodeView>(cluster, &watched, ()));
+        let shown = "the MachineConfigPools";
+        tasks.spawn(watch::<PoolView>(cluster, &watched, pools, shown));
+        tasks.spawn(watch::<NodeView>(cluster, &watched, (), "the Nodes"));
+        let shown = "the MachineConfigNodes";
         tasks.spawn(watch::<MachineConfigNodeStatus>(
-            cluster, &watched, progress,
+            cluster, &watched, progress, shown,
         ));
         Self {
             watched,
@@ -120,9 +122,6 @@ trait FleetObject: Sized + Send + Sync + 'static {
         + Send
         + 'static;
 
-    /// The objects in messages.
-    const SHOWN: &'static str;
-
     /// A kind that does not exist or must not be read is the same as one without objects.
     const IS_OPTIONAL: bool = false;
 
@@ -134,7 +133,6 @@ trait FleetObject: Sized + Send + Sync + 'static {
 
 impl FleetObject for PoolView {
     type Object = DynamicObject;
-    const SHOWN: &'static str = "the MachineConfigPools";
 
     fn of(object: DynamicObject) -> Option<Self> {
         Some(pool_view(object))
@@ -147,7 +145,6 @@ impl FleetObject for PoolView {
 
 impl FleetObject for NodeView {
     type Object = NodeObject;
-    const SHOWN: &'static str = "the Nodes";
 
     fn of(object: NodeObject) -> Option<Self> {
         Some(object.into())
@@ -160,7 +157,6 @@ impl FleetObject for NodeView {
 
 impl FleetObject for MachineConfigNodeStatus {
     type Object = DynamicObject;
-    const SHOWN: &'static str = "the MachineConfigNodes";
     const IS_OPTIONAL: bool = true;
 
     fn of(object: DynamicObject) -> Option<Self> {
@@ -200,6 +196,8 @@ fn name(object: &impl Resource) -> String {
 /// The watch on one kind.
 struct KindWatch<V: FleetObject> {
     cluster: Cluster,
+    /// The objects in messages.
+    shown: &'static str,
     kind: <V::Object as Resource>::DynamicType,
     watched: Arc<WatchedFleet>,
     view: PhantomData<V>,
@@ -221,7 +219,7 @@ where
     }
 
     fn object(&self) -> String {
-        V::SHOWN.to_owned()
+        self.shown.to_owned()
     }
 
     fn selector(&self) -> String {
@@ -275,12 +273,14 @@ fn watch<V: FleetObject>(
     cluster: &Cluster,
     watched: &Arc<WatchedFleet>,
     kind: <V::Object as Resource>::DynamicType,
+    shown: &'static str,
 ) -> impl Future<Output = ()> + Send + use<V>
 where
     ListedObject<V>: From<V::Object>,
 {
     let handler = KindWatch::<V> {
         cluster: cluster.clone(),
+        shown,
         kind,
         watched: Arc::clone(watched),
         view: PhantomData,

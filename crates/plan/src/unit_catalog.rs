@@ -250,17 +250,23 @@ fn leaving_aliases(
     }
     let base = UnitCatalog::new(from, observed, ConfigSide::Before);
     let presets = Presets::of(&base.tree.presets());
+    let files = unit_tree::units_with_files(config, &observed.unit_paths);
+    let is_left_to_presets = |name: &UnitName, unit: &Unit, has_file: bool| {
+        let preset = match has_file {
+            true => Some(presets.ask(name.as_str())),
+            false => presets
+                .rule_for(name.as_str())
+                .filter(|_| only_drop_ins(unit)),
+        };
+        unit.enabled.is_none() && matches!(preset, Some(Preset::Enable(_)))
+    };
+    let stays = |name: &UnitName| {
+        let unit = config.units.get(name);
+        unit.is_some_and(|unit| is_left_to_presets(name, unit, files.contains(name.as_str())))
+    };
     let enables = |name: &UnitName, unit: &Unit| match unit.enabled {
         Some(enabled) => enabled,
-        None => {
-            let stays = config
-                .units
-                .get(name)
-                .is_some_and(|unit| unit.enabled.is_none());
-            let presets_apply = base.has_file(name) || only_drop_ins(unit);
-            let preset = presets.rule_for(name.as_str());
-            !stays && presets_apply && matches!(preset, Some(Preset::Enable(_)))
-        }
+        None => is_left_to_presets(name, unit, base.has_file(name)) && !stays(name),
     };
     let units = from
         .units

@@ -78,6 +78,20 @@ pub(super) struct PoolPart {
     pub(super) skipped: bool,
 }
 
+impl PoolPart {
+    fn of(pool: &PoolView, node: &NodeView) -> Self {
+        let rendered = pool.spec.configuration.name.as_str();
+        let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
+        let target = pinned.or(Some(rendered).filter(|name| !name.is_empty()));
+        Self {
+            name: pool.name.clone(),
+            paused: pool.spec.paused,
+            target: target.map(str::to_owned),
+            skipped: target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == target,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ConfigPart {
     pub(super) current: Option<String>,
@@ -150,20 +164,7 @@ impl NodeReport {
         } = facts;
         let membership = Membership::of(&view.labels, &pools);
         warnings.extend(membership.warning(&view.name));
-        let target = |pool: &PoolView| {
-            let name = Some(pool.spec.configuration.name.as_str()).filter(|name| !name.is_empty());
-            let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
-            pinned.or(name).map(str::to_owned)
-        };
-        let skips = |target: &Option<String>| {
-            target.is_some() && view.annotation(annotation::SKIP_ROLLOUT) == target.as_deref()
-        };
-        let pool = membership.pool.map(|pool| PoolPart {
-            name: pool.name.clone(),
-            paused: pool.spec.paused,
-            skipped: skips(&target(pool)),
-            target: target(pool),
-        });
+        let pool = membership.pool.map(|pool| PoolPart::of(pool, &view));
         let ready = view.condition(condition::READY);
         let last_heartbeat_time = ready.and_then(|it| it.last_heartbeat_time);
         let text = |name| view.annotation(name).map(str::to_owned);
