@@ -1,6 +1,6 @@
 //! Describes steps as changes: the difference, the reason, and the actions it needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Attributes, ChangeKind, FileFacts, MachineFacts, ObjectSummary, PlanChange,
@@ -25,6 +25,8 @@ pub(super) struct ChangeBuilder<'a> {
     pub(super) after: &'a DesiredTree,
     pub(super) observed: &'a MachineFacts,
     pub(super) judge: DisruptionResolver<'a>,
+    /// Paths in users' directories that are the same in both configs.
+    pub(super) unchanged: &'a BTreeSet<AbsPath>,
 }
 
 impl ChangeBuilder<'_> {
@@ -80,6 +82,10 @@ impl ChangeBuilder<'_> {
             starts: &starts,
             path: Some(asked),
         });
+        let verdict = match self.unchanged.contains(path) {
+            true => verdict.without_reboot(),
+            false => verdict,
+        };
         let before = self.observed.objects.get(path).map(FileFacts::summary);
         let before = before.map(Box::new);
         let after = self.result(path, step).map(Box::new);

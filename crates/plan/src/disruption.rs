@@ -28,6 +28,24 @@ pub(super) struct Disruption {
     pub(super) warnings: Vec<String>,
 }
 
+impl Disruption {
+    /// Leaves out a reboot: the running boot started with the content that is restored.
+    pub(super) fn without_reboot(mut self) -> Self {
+        let is_reboot = |need: &ActionNeed| {
+            let kinds = [
+                ActionKind::Reboot,
+                ActionKind::SoftReboot,
+                ActionKind::Drain,
+            ];
+            kinds.contains(&need.kind)
+        };
+        if self.needs.extract_if(.., |need| is_reboot(need)).count() > 0 {
+            self.why = vec!["a user changed it, so that no reboot is needed".to_owned()];
+        }
+        self
+    }
+}
+
 /// The part of a verdict that remains after its change has been recorded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RequiredActions {

@@ -123,6 +123,7 @@ fn plan(
         policies,
         capabilities,
         is_repair: only.is_some(),
+        unchanged: &unchanged,
     };
     Ok(input.plan(operations, named, (steps, after), &os_changes))
 }
@@ -136,6 +137,8 @@ struct PlanInput<'a> {
     capabilities: Capabilities,
     /// The plan is for one path only.
     is_repair: bool,
+    /// Paths in users' directories that are the same in both configs.
+    unchanged: &'a BTreeSet<AbsPath>,
 }
 
 impl PlanInput<'_> {
@@ -153,6 +156,7 @@ impl PlanInput<'_> {
             policies,
             capabilities,
             is_repair,
+            unchanged,
         } = *self;
         let [from, to] = configs;
         let machine = MachineUnits::new(observed, configs, capabilities.live);
@@ -162,6 +166,7 @@ impl PlanInput<'_> {
             after: &after,
             observed,
             judge,
+            unchanged,
         };
         let changes = builder.all_changes(os_changes);
         let mut warnings = warnings(configs, &steps, &after, &changes, capabilities, observed);

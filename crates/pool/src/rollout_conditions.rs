@@ -79,7 +79,11 @@ pub(super) fn rollout_conditions(
 
 fn rollout_held(ledger: &PoolLedger<'_>, is_updating: bool) -> PoolCondition {
     let first = first_hold(&ledger.holds);
-    let first = first.filter(|_| ledger.pending() > 0 || ledger.target.is_none());
+    // Settings that are not valid are reported before they hold a rollout.
+    let first = first.filter(|hold| {
+        let is_invalid = hold.reason == HoldReason::SettingsInvalid;
+        is_invalid || ledger.pending() > 0 || ledger.target.is_none()
+    });
     let proceeds = |hold: &Hold| {
         let is_step = is_updating || hold.reason == HoldReason::CanarySoaking;
         is_step && hold.reason.strength() == HoldStrength::Waits

@@ -149,11 +149,10 @@ fn pending_holds(
 
 /// Describes when nodes may start again.
 pub(super) fn outside_window(opens: Option<Timestamp>, needed: SignedDuration) -> String {
-    let minutes = needed.as_secs().div_euclid(60);
+    let minutes = needed.as_secs().saturating_add(59).div_euclid(60);
     match opens {
         Some(opens) => format!(
-            "a node takes about {minutes} min, and no open maintenance window is that long; the next one opens at \
-             {opens}"
+            "no maintenance window is open for the {minutes} min that a node takes; the next one opens at {opens}"
         ),
         None => "no maintenance window opens within a week".to_owned(),
     }

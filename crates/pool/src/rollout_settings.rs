@@ -271,5 +271,5 @@ fn window(form: &WindowForm) -> Option<MaintenanceWindow> {
 fn weekday(name: &str) -> Option<Weekday> {
     let monday = Weekday::Monday;
     let mut days = monday.cycle_forward().take(7);
-    days.find(|day| short_name(*day) == name)
+    days.find(|day| short_name(*day) == name || format!("{day:?}") == name)
 }

@@ -120,7 +120,13 @@ fn rows(
     }
     rows.extend(pool.held.as_ref().map(|held| ("held", held_text(held))));
     let conditions = pool.conditions.iter();
-    rows.extend(conditions.map(|it| ("condition", format!("{}: {}", it.kind, it.message))));
+    rows.extend(conditions.map(|it| {
+        let text = match it.message.is_empty() {
+            true => &it.reason,
+            false => &it.message,
+        };
+        ("condition", format!("{}: {text}", it.kind))
+    }));
     if !pool.next.is_empty() {
         rows.push(("next", join_limited(pool.next.iter(), MAX_NAMED_NODES)));
     }

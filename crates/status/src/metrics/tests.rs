@@ -180,7 +180,9 @@ fn documented_metrics_match_the_code() {
     }
     let documented: BTreeSet<_> = include_str!("../../../../docs/metrics.md")
         .lines()
-        .filter(|line| line.starts_with("| `") && !line.starts_with("| `machinist_controller_"))
+        .filter(|line| {
+            line.starts_with("| `machinist_") && !line.starts_with("| `machinist_controller_")
+        })
         .map(|row| {
             let cells: Vec<_> = row
                 .split('|')

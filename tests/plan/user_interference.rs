@@ -1,11 +1,11 @@
-//! Full file systems: what a user fills blocks no entry but her own.
+//! Users who fill a file system or change managed files: they block no entry but their own, and cause no reboot.
 
 use machinist_base::reason::Reason;
 use machinist_ignition::{Content, EntryOrigin, File, MachineConfig, Owner};
-use machinist_plan::{MachineFacts, MountFacts, Plan, Policies};
+use machinist_plan::{Cost, MachineFacts, MountFacts, Plan, Policies};
 use machinist_update::observe::CallerFacts;
 
-use super::support::{OFFLINE, Tree, path, show};
+use super::support::{LIVE, OFFLINE, Tree, path, show};
 
 const ANN: u32 = 1500;
 
@@ -70,6 +70,29 @@ fn an_unchanged_file_of_a_user_on_a_full_file_system_blocks_no_other_entry() {
     assert!(
         left.contains("/home/ann/.prof") && left.contains("not enough space on /home"),
         "{left}"
+    );
+}
+
+#[test]
+fn a_user_who_changes_an_unchanged_file_causes_no_reboot() {
+    let tree = Tree::new();
+    let config = config(&[("/home/ann/.prof", "ours")]);
+    tree.write("/home/ann/.prof", "hers");
+    let mut observed = tree.observed(&config, &config, CallerFacts::default());
+    let plan = |observed: &MachineFacts| {
+        machinist_plan::between(&config, &config, observed, &Policies::default(), LIVE).unwrap()
+    };
+    assert_eq!(plan(&observed).cost, Cost::Reboot);
+    observed
+        .users_directories
+        .insert(path("/home/ann/.prof"), ANN);
+    let plan = plan(&observed);
+    assert_eq!(plan.operations.len(), 1);
+    assert_eq!((plan.cost, plan.drain), (Cost::None, false));
+    assert!(
+        plan.changes[0].why.ends_with("no reboot is needed"),
+        "{:?}",
+        plan.changes
     );
 }
 
