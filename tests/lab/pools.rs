@@ -109,10 +109,19 @@ impl Pools {
             pools.wait_pool(pool, "FirstRollout", |pool| held(pool) == "FirstRollout");
             pools.resume(pool);
         }
+        pools.wait_first_configs();
         for pool in ["worker", "edge"] {
             pools.wait_rolled_out(pool);
         }
         pools
+    }
+
+    /// Waits until every node has a config: a pool does not count the others, and is updated without them.
+    fn wait_first_configs(&self) {
+        for node in NODES {
+            let has_config = |node: &Value| !protocol(node, "currentConfig").is_empty();
+            self.wait_node(node, "a config", has_config);
+        }
     }
 
     fn install_controller(&self) {

@@ -71,6 +71,7 @@ fn one_limit_for_both_pools(pools: &Pools) {
         !annotation(node, "machinist.dev/grant").is_empty()
     });
     assert_eq!(pools.granted_in_master(), [ARBITER]);
+    pools.wait_first_configs();
     for pool in ["master", "arbiter"] {
         pools.wait_rolled_out(pool);
     }
