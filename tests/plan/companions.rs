@@ -337,6 +337,36 @@ fn an_entry_by_an_alias_that_two_preset_units_get_is_refused() {
     );
 }
 
+#[test]
+fn disabling_by_an_alias_of_the_base_config_contradicts_also() {
+    let machine = Machine::new(&[], &[]);
+    let h = |lines: &str| {
+        format!(
+            r#"{{"name": "h.service", "contents": "{}"}}"#,
+            quoted(lines)
+        )
+    };
+    let alias = h("WantedBy=n.target\nAlias=g.service\n").replace('}', r#", "enabled": true}"#);
+    machine.apply(&entries("", &alias));
+    let to = format!(
+        r#"{}, {{"name": "b.service", "enabled": true, "contents": "{}"}},
+           {{"name": "g.service", "enabled": false}}"#,
+        h("WantedBy=m.target\n").replace('}', r#", "enabled": null}"#),
+        quoted("WantedBy=n.target\nAlso=h.service\n")
+    );
+    let refusals = machine.plan(&entries("", &to)).unwrap_err();
+    let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+    assert_eq!(reasons, [Reason::EntryDuplicate], "{refusals:?}");
+    assert!(refusals[0].to_string().contains("Also= of b.service"));
+    // Without the other unit, the entry disables the unit behind its alias.
+    let alone = format!(
+        r#"{}, {{"name": "g.service", "enabled": false}}"#,
+        h("WantedBy=m.target\n")
+    );
+    machine.apply(&entries("", &alone));
+    assert_eq!(machine.links(), BTreeMap::new());
+}
+
 /// Presets, a unit with an alias that is enabled, and a timer with its service.
 fn server() -> Machine {
     let ssh = "/usr/lib/systemd/system/ssh.service";

@@ -13,7 +13,7 @@ use super::{
     unit_tree::{UNIT_DIRECTORIES, UnitResolution, UnitTree, unit_path},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{EntryKind, Refusal, Unit, UnitName};
+use machinist_ignition::{EntryKind, MachineConfig, Refusal, Unit, UnitName};
 
 /// Refuses aliases that enabling units would create although the name belongs to another unit:
 /// `systemctl enable` creates no such link. Links that the base config has already, and names that
@@ -83,13 +83,14 @@ pub(super) fn check(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
     refuse_contradictions(layout, catalogue, &new);
     if from != catalogue.config {
         refuse_contested(layout, catalogue);
+        refuse_lost(layout, catalogue, from);
     }
     let masked = catalogue.config.units.iter().filter(|(_, unit)| unit.mask);
     let mut masked = masked.filter(|(name, unit)| new(name, unit)).peekable();
     if masked.peek().is_none() {
         return;
     }
-    let there = catalogue.tree_of_others();
+    let there = UnitTree::without_ours(catalogue.observed, catalogue.side);
     for (name, unit) in masked {
         if matches!(there.named(name.as_str()), UnitResolution::Alias(_)) {
             mask_of_alias(layout, catalogue, &there, (name, unit));
@@ -139,6 +140,31 @@ fn refuse_contested(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
         );
         let refusal = Refusal::new(Reason::EntryDuplicate, message).at(&unit.origin);
         let expected = "entries under the units' own names, or an alias of only one of them";
+        layout.refusals.push(refusal.expected(expected));
+    }
+}
+
+/// Refuses to disable a unit by an alias that only the base config gave it, while `Also=` of another unit enables it.
+fn refuse_lost(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>, from: &MachineConfig) {
+    let units = catalogue.config.units.iter();
+    let disabled = units.filter(|(_, unit)| !unit.mask && unit.enabled == Some(false));
+    let mut disabled = disabled
+        .filter(|(_, unit)| unit.contents.is_none())
+        .peekable();
+    if disabled.peek().is_none() {
+        return;
+    }
+    let of_base = catalogue.aliases_of_base(from);
+    for (name, unit) in disabled {
+        let real = catalogue.real_name(name, unit);
+        let Some(enabling) = catalogue.enabled_despite(name.as_str(), &real, &of_base) else {
+            continue;
+        };
+        let message = format!(
+            "{name} is an alias of {real} only in the base config, and Also= of {enabling} enables {real}"
+        );
+        let refusal = Refusal::new(Reason::EntryDuplicate, message).at(&unit.origin);
+        let expected = format!("an entry under the name {real}");
         layout.refusals.push(refusal.expected(expected));
     }
 }

@@ -10,10 +10,8 @@ use super::{
     desired_tree::ConfigSide,
     enablement::{self, UnitLookup, UnitSource, resolve, unit_name},
     machine_facts::UnitEntry,
-    unit_preset::{Preset, Presets},
     unit_tree::{self, UnitResolution, UnitTree, unit_path},
 };
-use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{MachineConfig, Unit, UnitName};
 
 /// The units that are to be enabled, by their names in the config.
@@ -53,10 +51,7 @@ impl<'a> UnitCatalog<'a> {
         observed: &'a MachineFacts,
         side: ConfigSide<'a>,
     ) -> Self {
-        let mut tree = UnitTree::planned(config, observed, side);
-        if let ConfigSide::After(from) = side {
-            tree.remove_links(&leaving_aliases(config, from, observed));
-        }
+        let tree = UnitTree::planned(config, observed, side);
         Self {
             config,
             observed,
@@ -171,13 +166,37 @@ impl<'a> UnitCatalog<'a> {
         Some(self.tree.real_name(target.file_name()))
     }
 
-    /// The unit directories without what the base config made.
-    pub(super) fn tree_of_others(&self) -> UnitTree<'a> {
-        let mut tree = UnitTree::without_ours(self.observed, self.side);
-        if let ConfigSide::After(from) = self.side {
-            tree.remove_links(&leaving_aliases(self.config, from, self.observed));
+    /// The aliases that the units of the base config get, with the units.
+    pub(super) fn aliases_of_base(&self, from: &MachineConfig) -> BTreeMap<String, String> {
+        let base = UnitCatalog::new(from, self.observed, ConfigSide::Before);
+        let units = from.units.iter();
+        let units = units.filter(|(_, unit)| !unit.mask && unit.enabled != Some(false));
+        let names = units.flat_map(|(name, unit)| {
+            let real = base.real_name(name, unit);
+            enablement::enable(&real, &|other| base.find(other), &|_| false).names
+        });
+        names.collect()
+    }
+
+    /// The enabled unit whose `Also=` enables `real`, if `name` is an alias of it only because of a link that the base
+    /// config made: that link goes, and then nothing connects the entry of `name` with `real`.
+    pub(super) fn enabled_despite(
+        &self,
+        name: &str,
+        real: &str,
+        of_base: &BTreeMap<String, String>,
+    ) -> Option<&str> {
+        let path = unit_path(name)?;
+        let stays =
+            self.aliases.contains_key(name) || self.observed.unit_originals.contains_key(&path);
+        if stays || of_base.get(name).is_none_or(|unit| unit != real) {
+            return None;
         }
-        tree
+        let enables = |unit: &&String| {
+            let family = enablement::family(unit, &|other| self.find(other), &|_| false);
+            unit.as_str() != real && family.contains(real)
+        };
+        self.enabled.iter().find(enables).map(String::as_str)
     }
 
     /// Looks up a unit name. Like in [`Self::real_name`], a name that an enabled unit gets belongs to that unit, unless
@@ -236,49 +255,4 @@ impl<'a> UnitCatalog<'a> {
 pub(super) fn only_drop_ins(unit: &Unit) -> bool {
     let texts = || unit.dropins.values().any(|text| !text.is_empty());
     unit.contents.is_none() && !unit.mask && texts()
-}
-
-/// Links beside unit files that enabling units of the base config made and that leave with their entries. A unit that
-/// both configs leave to the presets keeps its aliases.
-fn leaving_aliases(
-    config: &MachineConfig,
-    from: &MachineConfig,
-    observed: &MachineFacts,
-) -> Vec<AbsPath> {
-    if from == config || from.units.is_empty() {
-        return Vec::new();
-    }
-    let base = UnitCatalog::new(from, observed, ConfigSide::Before);
-    let presets = Presets::of(&base.tree.presets());
-    let files = unit_tree::units_with_files(config, &observed.unit_paths);
-    let is_left_to_presets = |name: &UnitName, unit: &Unit, has_file: bool| {
-        let preset = match has_file {
-            true => Some(presets.ask(name.as_str())),
-            false => presets
-                .rule_for(name.as_str())
-                .filter(|_| only_drop_ins(unit)),
-        };
-        unit.enabled.is_none() && matches!(preset, Some(Preset::Enable(_)))
-    };
-    let stays = |name: &UnitName| {
-        let unit = config.units.get(name);
-        unit.is_some_and(|unit| is_left_to_presets(name, unit, files.contains(name.as_str())))
-    };
-    let enables = |name: &UnitName, unit: &Unit| match unit.enabled {
-        Some(enabled) => enabled,
-        None => is_left_to_presets(name, unit, base.has_file(name)) && !stays(name),
-    };
-    let units = from
-        .units
-        .iter()
-        .filter(|(name, unit)| !unit.mask && enables(name, unit));
-    let aliases = units.flat_map(|(name, unit)| {
-        let real = base.real_name(name, unit);
-        enablement::enable(&real, &|other| base.find(other), &|_| false).names
-    });
-    let paths = aliases.filter_map(|(alias, _)| unit_path(&alias));
-    let made = |path: &AbsPath| {
-        !observed.unit_originals.contains_key(path) && !observed.adopted.contains(path)
-    };
-    paths.filter(made).collect()
 }

@@ -253,15 +253,6 @@ impl<'a> UnitTree<'a> {
         }
     }
 
-    /// Removes those of the paths that are links.
-    pub(super) fn remove_links(&mut self, paths: &[AbsPath]) {
-        for path in paths {
-            if matches!(self.at(path), Some(UnitTreeEntry::Link(_))) {
-                self.entries.remove(path);
-            }
-        }
-    }
-
     fn lift_mask(&mut self, path: &AbsPath) {
         if self.at(path).is_some_and(UnitTreeEntry::is_mask) {
             self.entries.remove(path);
