@@ -125,18 +125,11 @@ trait FleetObject: Sized + Send + Sync + 'static {
     /// A kind that does not exist or must not be read is the same as one without objects.
     const IS_OPTIONAL: bool = false;
 
-    /// None if the object cannot be parsed.
-    fn of(object: Self::Object) -> Option<Self>;
-
     fn objects(fleet: &mut Fleet) -> &mut BTreeMap<String, Self>;
 }
 
 impl FleetObject for PoolView {
     type Object = DynamicObject;
-
-    fn of(object: DynamicObject) -> Option<Self> {
-        Some(pool_view(object))
-    }
 
     fn objects(fleet: &mut Fleet) -> &mut BTreeMap<String, Self> {
         &mut fleet.pools
@@ -145,10 +138,6 @@ impl FleetObject for PoolView {
 
 impl FleetObject for NodeView {
     type Object = NodeObject;
-
-    fn of(object: NodeObject) -> Option<Self> {
-        Some(object.into())
-    }
 
     fn objects(fleet: &mut Fleet) -> &mut BTreeMap<String, Self> {
         &mut fleet.nodes
@@ -159,33 +148,29 @@ impl FleetObject for MachineConfigNodeStatus {
     type Object = DynamicObject;
     const IS_OPTIONAL: bool = true;
 
-    fn of(object: DynamicObject) -> Option<Self> {
-        status_of(&object)
-    }
-
     fn objects(fleet: &mut Fleet) -> &mut BTreeMap<String, Self> {
         &mut fleet.progress
     }
 }
 
-/// A listed object by its name.
+/// An object by its name; none if it cannot be parsed.
 struct ListedObject<V>(String, Option<V>);
 
 impl From<DynamicObject> for ListedObject<PoolView> {
     fn from(object: DynamicObject) -> Self {
-        Self(name(&object), PoolView::of(object))
+        Self(name(&object), Some(pool_view(object)))
     }
 }
 
 impl From<NodeObject> for ListedObject<NodeView> {
     fn from(object: NodeObject) -> Self {
-        Self(name(&object), NodeView::of(object))
+        Self(name(&object), Some(object.into()))
     }
 }
 
 impl From<DynamicObject> for ListedObject<MachineConfigNodeStatus> {
     fn from(object: DynamicObject) -> Self {
-        Self(name(&object), MachineConfigNodeStatus::of(object))
+        Self(name(&object), status_of(&object))
     }
 }
 

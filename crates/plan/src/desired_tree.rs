@@ -51,8 +51,7 @@ pub(super) struct DesiredTree {
     pub(super) skipped: Vec<String>,
     /// The files of keys that are not written because of what their users did there.
     pub(super) unsafe_keys: BTreeSet<AbsPath>,
-    /// Paths, as spelled in the config, of entries that both configs have and that are left in the state that a user
-    /// gave them.
+    /// Paths, as spelled in the config, of entries that are left in the state that a user gave them.
     pub(super) skipped_entries: BTreeSet<AbsPath>,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,

@@ -31,15 +31,10 @@ pub(super) struct Disruption {
 impl Disruption {
     /// Leaves out a reboot: the running boot started with the content that is restored.
     pub(super) fn without_reboot(mut self) -> Self {
-        let is_reboot = |need: &ActionNeed| {
-            let kinds = [
-                ActionKind::Reboot,
-                ActionKind::SoftReboot,
-                ActionKind::Drain,
-            ];
-            kinds.contains(&need.kind)
-        };
-        if self.needs.extract_if(.., |need| is_reboot(need)).count() > 0 {
+        let count = self.needs.len();
+        let reboots = |kind| matches!(kind, ActionKind::Reboot | ActionKind::SoftReboot);
+        self.needs.retain(|need| !reboots(need.kind));
+        if self.needs.len() < count {
             self.why = vec!["a user changed it, so that no reboot is needed".to_owned()];
         }
         self

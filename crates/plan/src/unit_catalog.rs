@@ -250,9 +250,3 @@ impl<'a> UnitCatalog<'a> {
         }
     }
 }
-
-/// Whether the config contains only drop-ins for the unit.
-pub(super) fn only_drop_ins(unit: &Unit) -> bool {
-    let texts = || unit.dropins.values().any(|text| !text.is_empty());
-    unit.contents.is_none() && !unit.mask && texts()
-}

@@ -15,7 +15,7 @@ use super::{
     enablement::{self, LinkTargets, UNIT_DIR, UnitLookup, unit_name},
     machine_facts::UnitEntry,
     unit_aliases,
-    unit_catalog::{EnabledUnits, UnitCatalog, only_drop_ins},
+    unit_catalog::{EnabledUnits, UnitCatalog},
     unit_check, unit_conflicts, unit_faults,
     unit_preset::{Preset, Presets},
     unit_tree,
@@ -167,6 +167,12 @@ fn was_left_to_presets(name: &UnitName, catalogue: &UnitCatalog<'_>, from: &Mach
         same && (had_file || only_drop_ins(known)) && known.enabled.is_none()
     };
     from.units.get(name).is_some_and(silent)
+}
+
+/// Whether the config contains only drop-ins for the unit.
+fn only_drop_ins(unit: &Unit) -> bool {
+    let texts = || unit.dropins.values().any(|text| !text.is_empty());
+    unit.contents.is_none() && !unit.mask && texts()
 }
 
 /// The file and field of an entry, in front of a message. A stored config has none.

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::was_left_to_presets;
+use super::{only_drop_ins, was_left_to_presets};
 use crate::{
     desired_tree::{ConfigSide, DesiredTree},
-    unit_catalog::{UnitCatalog, only_drop_ins},
+    unit_catalog::UnitCatalog,
     unit_preset::{Preset, Presets},
     unit_tree::{UnitTree, config_entries, is_preset},
 };
