@@ -75,6 +75,32 @@ async fn a_foreign_block_inhibitor_stops_every_reboot_method_and_is_named() {
     assert_eq!(machine.requests(), [] as [&str; 0], "nothing was asked for");
 }
 
+/// logind refuses a reboot until it has noticed that our lock of the commit is closed.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_waits_until_logind_has_released_our_own_lock() {
+    const BLOCKED: &str = "org.freedesktop.login1.BlockedByInhibitorLock";
+    let (machine, systemd) = machine();
+    machine.on_reboot(Reboot::Refused(BLOCKED, ""));
+    machine.add_inhibitor("shutdown", "machinist", "applying it", "block");
+    let login = systemd.login();
+    let released = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        machine.on_reboot(Reboot::Announced);
+    };
+    let (receipt, ()) = tokio::join!(login.reboot_with_proof(RebootFlags::NONE, LIMIT), released);
+    assert_eq!(receipt.unwrap(), RebootProof::Accepted);
+
+    let (machine, systemd) = self::machine();
+    machine.on_reboot(Reboot::Refused(BLOCKED, ""));
+    let login = systemd.login();
+    let began = Instant::now();
+    let refused = login.reboot_with_proof(RebootFlags::NONE, LIMIT).await;
+    assert_eq!(refused.unwrap_err().reason(), Reason::RebootInhibited);
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(5), "{waited:?}");
+    assert!(waited < Duration::from_secs(6), "{waited:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn fallback_reboot_methods_confirm_that_the_machine_shuts_down() {
     let (machine, systemd) = machine();

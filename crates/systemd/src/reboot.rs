@@ -22,6 +22,9 @@ pub enum RebootProof {
 /// Poll interval where no signal announces a change: four calls a second cost nothing in the
 /// seconds that a machine needs to shut down.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long logind may take to notice that we have closed our own lock. From systemd 257 on it
+/// refuses a reboot until then, with the error for a lock of another program.
+const OWN_LOCK_RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// On a system without merged directories it is only here; elsewhere `/bin` is a link.
 const SYSTEMCTL_PATH: &str = "/bin/systemctl";
 
@@ -136,16 +139,20 @@ impl Logind {
     ) -> Result<RebootProof, SystemdError> {
         none_of(self.blockers().await?)?;
         let mut signals = self.prepare_for_shutdown().await?;
-        match self.reboot(flags).await {
-            Ok(()) => {}
-            Err(error) => match error.trouble() {
+        let started = Instant::now();
+        while let Err(error) = self.reboot(flags).await {
+            match error.trouble() {
                 SystemdErrorKind::OperationInProgress => return Ok(RebootProof::InProgress),
-                // Taken since we checked; logind does not report by whom.
+                // Taken since we checked, or our own; logind does not report by whom.
                 SystemdErrorKind::BlockedByInhibitor { .. } => {
-                    return Err(blocked(self.blockers().await.unwrap_or_default()));
+                    let holders = self.blockers().await.unwrap_or_default();
+                    if !holders.is_empty() || started.elapsed() >= OWN_LOCK_RELEASE_TIMEOUT {
+                        return Err(blocked(holders));
+                    }
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 _ => return Err(error),
-            },
+            }
         }
         let receipt = self.announced(&mut signals);
         match tokio::time::timeout(receipt_within, receipt).await {
