@@ -4,7 +4,7 @@
 //! another replica may be the leader then.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -45,6 +45,10 @@ struct EndedDrain {
     pool: String,
     budgets: Vec<String>,
     ended: Timestamp,
+    /// This process has waited for its budgets.
+    has_waited: bool,
+    /// Its budgets have recovered, or were waited for long enough.
+    is_settled: bool,
 }
 
 /// The gates of budgets that have not recovered.
@@ -60,12 +64,10 @@ pub(crate) struct BudgetGates {
 /// Remembers which drains have ended.
 #[derive(Debug, Default)]
 pub(crate) struct BudgetRecovery {
-    /// The last drain of each Node, and the version of the Node that it was read from.
-    drains: HashMap<String, (String, Option<EndedDrain>)>,
-    /// Grants whose budgets this process has waited for.
-    waited: HashSet<String>,
-    /// Grants whose budgets have recovered, or were waited for long enough.
-    settled: HashSet<String>,
+    /// The last drain of each Node that has ended.
+    drains: HashMap<String, EndedDrain>,
+    /// The generation of the view that they were read from.
+    seen: u64,
     /// Whether it was logged that the pods of a Node cannot be read.
     is_forbidden: AtomicBool,
 }
@@ -118,36 +120,31 @@ impl BudgetRecovery {
         blockers: &EvictionBlockers,
         now: Timestamp,
     ) -> BudgetGates {
-        self.read_drains(view.nodes());
+        self.read_drains(view);
         let timeouts = timeouts(view);
         let mut gates = BudgetGates::default();
         let mut reasons: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        for (node, (_, drain)) in &self.drains {
-            let Some(drain) = drain else { continue };
+        for (node, drain) in self.drains.iter_mut().filter(|(_, it)| !it.is_settled) {
             let Some(timeout) = timeouts.get(drain.pool.as_str()) else {
                 continue;
             };
-            if self.settled.contains(&drain.grant) {
-                continue;
-            }
             let known = drain.budgets.iter();
             let known = known.filter_map(|name| blockers.budget(name));
             let pending = known.filter(|it| !it.has_recovered());
             let pending: Vec<_> = pending.map(|it| describe(it, node)).collect();
-            let has_waited = self.waited.contains(&drain.grant);
             // Whether the budgets of an old drain had recovered before, a new leader does not know.
-            let limit = timeout.or((!has_waited).then_some(MAX_UNSEEN_DRAIN_AGE));
+            let limit = timeout.or((!drain.has_waited).then_some(MAX_UNSEEN_DRAIN_AGE));
             let open_at = limit.and_then(|limit| drain.ended.checked_add(limit).ok());
             if pending.is_empty() {
-                self.settled.insert(drain.grant.clone());
+                drain.is_settled = true;
             } else if open_at.is_none_or(|at| now < at) {
-                self.waited.insert(drain.grant.clone());
+                drain.has_waited = true;
                 reasons.entry(&drain.pool).or_default().extend(pending);
                 let openings = open_at.into_iter().chain(gates.next_opening);
                 gates.next_opening = openings.min();
             } else {
-                self.settled.insert(drain.grant.clone());
-                if has_waited {
+                drain.is_settled = true;
+                if drain.has_waited {
                     let all = join_limited(pending.iter(), MAX_NAMED_BUDGETS);
                     gates.overdue.push((drain.pool.clone(), all));
                 }
@@ -164,21 +161,21 @@ impl BudgetRecovery {
     }
 
     /// Reads the drains of Nodes that have changed.
-    fn read_drains(&mut self, nodes: &[NodeView]) {
-        let is_recorded =
-            |node: &&NodeView| node.annotations.contains_key(annotation::GRANT_BUDGETS);
-        let mut drains = HashMap::new();
-        for node in nodes.iter().filter(is_recorded) {
+    fn read_drains(&mut self, view: &RolloutView) {
+        for node in view.nodes_changed_since(self.seen) {
             let known = self.drains.remove(&node.name);
-            let known = known.filter(|(version, _)| *version == node.resource_version);
-            let entry = known.unwrap_or_else(|| (node.resource_version.clone(), ended_drain(node)));
-            drains.insert(node.name.clone(), entry);
+            let Some(mut drain) = ended_drain(node) else {
+                continue;
+            };
+            if let Some(known) = known.filter(|it| it.grant == drain.grant) {
+                (drain.has_waited, drain.is_settled) = (known.has_waited, known.is_settled);
+            }
+            self.drains.insert(node.name.clone(), drain);
         }
-        self.drains = drains;
-        let grants = self.drains.values().flat_map(|(_, drain)| drain);
-        let grants: HashSet<_> = grants.map(|drain| drain.grant.as_str()).collect();
-        self.waited.retain(|grant| grants.contains(grant.as_str()));
-        self.settled.retain(|grant| grants.contains(grant.as_str()));
+        if view.last_removal() > self.seen {
+            self.drains.retain(|node, _| view.node(node).is_some());
+        }
+        self.seen = view.generation();
     }
 }
 
@@ -216,6 +213,8 @@ fn ended_drain(node: &NodeView) -> Option<EndedDrain> {
         pool,
         budgets,
         ended: end.time,
+        has_waited: false,
+        is_settled: false,
     })
 }
 

@@ -3,13 +3,16 @@
 //! The rules here are those of the model that `machinist_pool` is checked with: which change makes which earlier read
 //! worthless. A forgotten read costs a request; one that is kept too long could cost a grant too many.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::inbox::ReportedChanges;
 use machinist_kube_api::{NodeView, PoolView, keys::pool_annotation};
-use machinist_pool::{NodeRead, PoolRead, RolloutInputs};
+use machinist_pool::{NodeFacts, NodeRead, PoolRead, RolloutInputs, SharedNames};
 
 /// How long a pool whose grants were not kept waits until they are written again.
 const NOT_KEPT_RETRY: SignedDuration = SignedDuration::from_mins(10);
@@ -21,6 +24,15 @@ pub(crate) struct RolloutView {
     pools: Vec<PoolView>,
     /// Sorted by name.
     nodes: Vec<NodeView>,
+    /// What decisions read of each Node, in the same order.
+    facts: Vec<NodeFacts>,
+    names: SharedNames,
+    /// The generation of the view in which each Node last changed, in the same order.
+    changed: Vec<u64>,
+    /// Increases with every change of a Node.
+    generation: u64,
+    /// The generation in which Nodes were last removed.
+    last_removal: u64,
     confirmed: BTreeSet<String>,
     rebuilt: BTreeSet<String>,
     listed: BTreeSet<String>,
@@ -46,6 +58,22 @@ impl RolloutView {
     pub(crate) fn node(&self, name: &str) -> Option<&NodeView> {
         let at = self.nodes.binary_search_by(|it| it.name.as_str().cmp(name));
         at.ok().and_then(|at| self.nodes.get(at))
+    }
+
+    /// Increases with every change of a Node.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The Nodes that have changed since a generation.
+    pub(crate) fn nodes_changed_since(&self, generation: u64) -> impl Iterator<Item = &NodeView> {
+        let nodes = self.nodes.iter().zip(&self.changed);
+        nodes.filter_map(move |(node, changed)| (*changed > generation).then_some(node))
+    }
+
+    /// The generation in which Nodes were last removed.
+    pub(crate) fn last_removal(&self) -> u64 {
+        self.last_removal
     }
 
     /// Takes the reports of the watch on Nodes.
@@ -84,6 +112,13 @@ impl RolloutView {
     /// All Nodes, from a list. It replaces newer versions: the cluster may have been restored from a backup.
     fn set_nodes(&mut self, mut nodes: Vec<NodeView>) {
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let facts = nodes
+            .iter()
+            .map(|node| NodeFacts::new(node, &mut self.names));
+        self.facts = facts.collect();
+        self.generation += 1;
+        self.last_removal = self.generation;
+        self.changed = vec![self.generation; nodes.len()];
         self.nodes = nodes;
         self.node_reads.clear();
         self.confirmed.clear();
@@ -101,16 +136,18 @@ impl RolloutView {
         if is_old {
             return;
         }
-        match (at, node) {
-            (Ok(at), Some(node)) => {
-                if let Some(slot) = self.nodes.get_mut(at) {
-                    *slot = node;
-                }
-            }
-            (Ok(at), None) => drop(self.nodes.remove(at)),
-            (Err(at), Some(node)) => self.nodes.insert(at, node),
-            (Err(_), None) => {}
+        let place = at.map_or_else(|at| at..at, |at| at..at + 1);
+        let facts = node
+            .as_ref()
+            .map(|node| NodeFacts::new(node, &mut self.names));
+        self.facts.splice(place.clone(), facts);
+        self.generation += 1;
+        if node.is_none() {
+            self.last_removal = self.generation;
         }
+        let changed = node.as_ref().map(|_| self.generation);
+        self.changed.splice(place.clone(), changed);
+        self.nodes.splice(place, node);
         // The node may be newer than the pools.
         self.confirmed.clear();
         self.node_reads.remove(name);
@@ -176,7 +213,8 @@ impl RolloutView {
 
     /// The inputs of a decision that come from pools and Nodes.
     pub(crate) fn inputs(&self, now: Timestamp) -> RolloutInputs<'_> {
-        let mut inputs = RolloutInputs::new(&self.pools, &self.nodes, now);
+        let facts = Cow::Borrowed(self.facts.as_slice());
+        let mut inputs = RolloutInputs::with_facts(&self.pools, &self.nodes, facts, now);
         for pool in &self.pools {
             let name = pool.name.as_str();
             let failed = self.not_kept.get(name);

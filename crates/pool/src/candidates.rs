@@ -94,20 +94,22 @@ pub(super) fn candidates<'a>(
     if ledger.target.is_none() {
         return found;
     }
+    let mut eligible = Vec::new();
+    for member in ledger.members.iter().filter(|it| !it.is_on_target) {
+        match ineligible(member, ledger, inputs, pools, recheck) {
+            Some(why) => found.ineligible.push((&member.node.name, why)),
+            None => eligible.push(member),
+        }
+    }
+    found.ineligible.sort_unstable();
     let stepped_aside: HashSet<&str> = ledger
         .rollout
         .iter()
         .flat_map(|it| it.stepped_aside.iter().map(String::as_str))
         .collect();
-    for member in ledger.members.iter().filter(|it| !it.is_on_target) {
+    let keys = ledger.settings.order.keys(&eligible);
+    for (member, key) in eligible.into_iter().zip(keys) {
         let node = member.node;
-        let Some(key) = member.key.clone() else {
-            continue;
-        };
-        if let Err(why) = eligible(member, ledger, inputs, pools, recheck) {
-            found.ineligible.push((&node.name, why));
-            continue;
-        }
         let is_blocked = !inputs.blockers_of(&node.name).is_empty();
         let has_stepped_aside = stepped_aside.contains(node.name.as_str());
         let failed_elsewhere = member.status.failing && !member.is_desired;
@@ -126,33 +128,33 @@ pub(super) fn candidates<'a>(
         });
     }
     found.ordered.sort_unstable_by(|a, b| a.place.cmp(&b.place));
-    found.ineligible.sort_unstable();
     found
 }
 
-fn eligible(
+/// Why a node that is not on the target is no candidate; `None` if it is one.
+fn ineligible(
     member: &PoolMember<'_>,
     ledger: &PoolLedger<'_>,
     inputs: &RolloutInputs<'_>,
     pools: &HashSet<&str>,
     recheck: &mut Recheck,
-) -> Result<(), Ineligible> {
+) -> Option<Ineligible> {
     if member.is_left_out() {
-        return Err(Ineligible::Skipped);
+        return Some(Ineligible::Skipped);
     }
     match member.cause {
         Some(UnavailableCause::Granted | UnavailableCause::UnlistedGrant) => {
             // It keeps its grant until it is healed.
-            return Err(match member.is_failing_on_target() {
+            return Some(match member.is_failing_on_target() {
                 true => Ineligible::Failed,
                 false => Ineligible::Granted,
             });
         }
         Some(UnavailableCause::Cordoned | UnavailableCause::NotReady) => {
-            return Err(Ineligible::NotReady);
+            return Some(Ineligible::NotReady);
         }
         Some(UnavailableCause::Updating) if member.is_working => {
-            return Err(Ineligible::Updating);
+            return Some(Ineligible::Updating);
         }
         Some(
             UnavailableCause::Failing
@@ -162,22 +164,22 @@ fn eligible(
         | None => {}
     }
     if member.is_failing_on_target() && !was_resumed_since(member.node, ledger) {
-        return Err(Ineligible::Failed);
+        return Some(Ineligible::Failed);
     }
     let is_other = |pool: &str| pool != ledger.pool.name && pools.contains(pool);
     // Its present pool would move it to another config and back.
     if member.booted_pool.is_some_and(is_other) {
-        return Err(Ineligible::InTransit);
+        return Some(Ineligible::InTransit);
     }
     let heard = member.heartbeat;
     let silent = heard.is_none_or(|time| later(time, AGENT_SILENCE_LIMIT) <= inputs.now);
     if silent {
-        return Err(Ineligible::AgentSilent);
+        return Some(Ineligible::AgentSilent);
     }
     if let Some(time) = heard {
         recheck.at(later(time, AGENT_SILENCE_LIMIT));
     }
-    Ok(())
+    None
 }
 
 /// Whether the rollout was resumed after the node failed on its target: then it is tried again.

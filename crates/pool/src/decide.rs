@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::{
     Action, Decision, PoolDecision, PoolMembers, RolloutEdge, RolloutStates, UnavailableCause,
     grant_placement::move_grants,
-    grant_review::{IndexedNode, NodeIndex, apply, review},
+    grant_review::{IndexedNode, MemberPosition, NodeIndex, apply, review},
     granting::{GrantReport, grant_in_group},
     hold::HoldReason,
     limit_group::{LimitGroup, hold_of, limit_groups, writes},
@@ -38,7 +38,7 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
         }
     }
     apply(&events, &mut ledgers, inputs.now);
-    count_unavailable(&mut ledgers);
+    count_unavailable(&mut ledgers, &nodes);
     for group in &groups {
         share_holds(group, &mut ledgers);
     }
@@ -84,7 +84,7 @@ pub fn decide(inputs: &RolloutInputs<'_>) -> Decision {
 fn read_ledgers<'a>(
     groups: &[LimitGroup],
     pools: &[PoolMembers<'a>],
-    inputs: &RolloutInputs<'a>,
+    inputs: &'a RolloutInputs<'a>,
 ) -> Vec<PoolLedger<'a>> {
     let mut fences: Vec<_> = pools.iter().map(|members| members.pool).collect();
     for group in groups {
@@ -113,26 +113,25 @@ fn index<'a>(
         return NodeIndex::new();
     }
     let members = ledgers.iter().enumerate().flat_map(|(at, ledger)| {
-        let members = ledger.members.iter();
-        members.map(move |member| (member.node, Some(at)))
+        let members = ledger.members.iter().enumerate();
+        members.map(move |(member, it)| (it.node, Some(MemberPosition { pool: at, member })))
     });
     let others = without.iter().map(|node| (*node, None));
     members
         .chain(others)
         .filter(|(node, _)| granted.contains(node.name.as_str()))
-        .map(|(node, pool)| (node.name.as_str(), IndexedNode { node, pool }))
+        .map(|(node, position)| (node.name.as_str(), IndexedNode { node, position }))
         .collect()
 }
 
 /// Determines which members count against their limits, after grants were freed.
-fn count_unavailable(ledgers: &mut [PoolLedger<'_>]) {
+fn count_unavailable(ledgers: &mut [PoolLedger<'_>], nodes: &NodeIndex<'_>) {
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
-    let granted: HashSet<String> = grants.map(|grant| grant.node.clone()).collect();
-    if granted.is_empty() {
-        return;
-    }
-    for member in ledgers.iter_mut().flat_map(|it| &mut it.members) {
-        if granted.contains(member.node.name.as_str()) {
+    let granted = grants.filter_map(|grant| nodes.get(grant.node.as_str())?.position);
+    let granted: Vec<_> = granted.collect();
+    for at in granted {
+        let ledger = ledgers.get_mut(at.pool);
+        if let Some(member) = ledger.and_then(|it| it.members.get_mut(at.member)) {
             member.cause = Some(UnavailableCause::Granted);
         }
     }

@@ -13,8 +13,8 @@ use super::{
     grant_end::{grant_ends, with_end},
     grant_progress::GrantProgress,
     grant_review::{IndexedNode, NodeIndex, is_failing_on},
+    node_summary::has_update_taint,
     pool_ledger::PoolLedger,
-    pool_member::has_update_taint,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
@@ -51,7 +51,7 @@ pub(super) fn move_grants(
             continue;
         };
         // A node that changed its pool follows the target of its new one within its old grant.
-        let home = indexed.pool.unwrap_or(at);
+        let home = indexed.position.map_or(at, |it| it.pool);
         let step = match ledgers.get(home) {
             Some(home) => step(&grant, indexed, home, ledgers, inputs, recheck),
             None => GrantStep::Nothing,
@@ -111,7 +111,7 @@ fn step(
         return GrantStep::Nothing;
     };
     let is_config = grant.kind == GrantKind::Config;
-    let may_place = home.may_place() && indexed.pool.is_some();
+    let may_place = home.may_place() && indexed.position.is_some();
     let is_outdated = is_config && home.target != Some(grant.target.as_str());
     let is_skipped =
         home.target.is_some() && node.annotation(annotation::SKIP_ROLLOUT) == home.target;
@@ -135,7 +135,7 @@ fn step(
     let due = later(grant.time, ACKNOWLEDGE_TIME);
     recheck.at(due);
     let is_moot = is_config && is_done(node, &grant.target);
-    let has_left = is_config && indexed.pool.is_none();
+    let has_left = is_config && indexed.position.is_none();
     let expired = due <= inputs.now;
     match grant.kind {
         GrantKind::Unknown(_) => GrantStep::Nothing,

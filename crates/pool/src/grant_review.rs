@@ -19,15 +19,23 @@ use super::{
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
+/// The position of a node among all pools.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemberPosition {
+    pub(super) pool: usize,
+    /// Its position among the pool's members.
+    pub(super) member: usize,
+}
+
 /// A node and its pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexedNode<'a> {
     pub(super) node: &'a NodeView,
-    /// The position of its pool; `None` if it is in no pool.
-    pub(super) pool: Option<usize>,
+    /// `None` if it is in no pool.
+    pub(super) position: Option<MemberPosition>,
 }
 
-/// Nodes by name.
+/// Nodes with grants, by name.
 pub(super) type NodeIndex<'a> = HashMap<&'a str, IndexedNode<'a>>;
 
 /// A change of a pool's rollout that a grant of another pool's record causes: control plane and arbiter share one.

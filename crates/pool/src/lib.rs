@@ -23,9 +23,9 @@ mod limit_accounting;
 mod limit_group;
 mod machine_counts;
 mod membership;
-mod node_annotations;
 mod node_order;
 mod node_status;
+mod node_summary;
 mod pool_ledger;
 mod pool_member;
 mod rollout_conditions;
@@ -64,9 +64,9 @@ pub use hold::{Hold, HoldReason, HoldStrength};
 pub use limit_accounting::{UnavailableCause, UnavailableNodes};
 pub use machine_counts::MachineCounts;
 pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
-pub use node_order::{NodeOrder, OrderKey};
+pub use node_order::NodeOrder;
 pub use node_status::NodePoolStatus;
-pub use pool_member::{UPDATE_TAINT_EFFECT, has_update_taint};
+pub use node_summary::{NodeFacts, SharedNames, UPDATE_TAINT_EFFECT, has_update_taint};
 pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,
 };

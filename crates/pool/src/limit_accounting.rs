@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use machinist_kube_api::{NodeUpdateState, NodeView};
 
-use super::{NodePoolStatus, grant_progress::open_grant, node_annotations::NodeAnnotations};
+use super::{NodePoolStatus, node_summary::NodeSummary};
 
 /// Why a node counts against the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,35 +56,34 @@ impl UnavailableCause {
         target: Option<&str>,
         is_granted: bool,
     ) -> Option<Self> {
-        let annotations = NodeAnnotations::of(node);
-        Self::with_annotations(node, &annotations, status, target, is_granted)
-    }
-
-    pub(super) fn with_annotations(
-        node: &NodeView,
-        annotations: &NodeAnnotations<'_>,
-        status: &NodePoolStatus,
-        target: Option<&str>,
-        is_granted: bool,
-    ) -> Option<Self> {
         if is_granted {
             return Some(Self::Granted);
         }
-        // What cannot be parsed may be a grant.
-        if annotations.has_grant && !matches!(open_grant(node), Ok(None)) {
+        let summary = NodeSummary::of(node);
+        Self::of_ungranted(&summary, summary.has_open_grant(node), status, target)
+    }
+
+    /// The cause of a node that no pool lists a grant for.
+    pub(super) fn of_ungranted(
+        node: &NodeSummary<&str>,
+        has_open_grant: bool,
+        status: &NodePoolStatus,
+        target: Option<&str>,
+    ) -> Option<Self> {
+        if has_open_grant {
             return Some(Self::UnlistedGrant);
         }
-        if node.is_cordoned() {
+        if node.is_cordoned {
             return Some(Self::Cordoned);
         }
         if !status.ready {
             return Some(Self::NotReady);
         }
         match status.managed {
-            true if status.failing && annotations.desired_config == target => Some(Self::Failing),
+            true if status.failing && node.desired_config == target => Some(Self::Failing),
             true if !status.done && !status.degraded => {
-                let is_begun = annotations.state != Some(NodeUpdateState::Done)
-                    || annotations.desired_config == annotations.current_config;
+                let is_begun = node.state != Some(NodeUpdateState::Done)
+                    || node.desired_config == node.current_config;
                 Some(match is_begun {
                     true => Self::Updating,
                     false => Self::AwaitingGrant,

@@ -105,6 +105,8 @@ pub struct PoolMembers<'a> {
     pub pool: &'a PoolView,
     /// Its nodes, in input order.
     pub nodes: Vec<&'a NodeView>,
+    /// The positions of its nodes in the input.
+    pub positions: Vec<usize>,
     /// A warning for each of its nodes that other pools select, too.
     pub ambiguous: Vec<String>,
 }
@@ -123,6 +125,7 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
     let empty = |pool| PoolMembers {
         pool,
         nodes: Vec::new(),
+        positions: Vec::new(),
         ambiguous: Vec::new(),
     };
     let mut split = NodesByPool {
@@ -134,7 +137,7 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
         .enumerate()
         .map(|(at, pool)| (pool.name.as_str(), at))
         .collect();
-    for node in nodes {
+    for (position, node) in nodes.iter().enumerate() {
         let membership = Membership::of(&node.labels, pools);
         let at = membership
             .pool
@@ -142,6 +145,7 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
         match at.and_then(|at| split.pools.get_mut(*at)) {
             Some(members) => {
                 members.nodes.push(node);
+                members.positions.push(position);
                 members.ambiguous.extend(membership.warning(&node.name));
             }
             None => split.without.push(node),

@@ -1,6 +1,10 @@
 //! Orders the candidates of a rollout.
 
-use machinist_kube_api::{NodeView, keys::label as label_key};
+use std::collections::HashSet;
+
+use machinist_kube_api::NodeView;
+
+use super::pool_member::PoolMember;
 
 /// The order in which nodes are updated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,45 +18,64 @@ pub enum NodeOrder {
     Label(String),
 }
 
-/// The place of a node in an order; computed once per node, because labels are long.
+/// The place of a node in an order. It has no label values: a comparison of two would read memory all over.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OrderKey<'n> {
-    label: NoneLast<&'n str>,
-    zone: NoneLast<&'n str>,
-    age: NoneLast<i128>,
+pub(super) struct OrderKey<'n> {
+    /// The position of the label's value among all values, or one after them.
+    label: usize,
+    zone: usize,
+    age: (bool, Option<i128>),
     /// Decides among equals, so that the order does not depend on that of the input.
     name: &'n str,
 }
 
-/// A value that is ordered after all others if it is missing.
-type NoneLast<T> = (bool, Option<T>);
-
 impl NodeOrder {
-    /// Returns the place of a node.
-    pub fn key<'n>(&self, node: &'n NodeView) -> OrderKey<'n> {
-        let value = match self {
-            Self::ZoneThenAge | Self::NewestFirst => None,
-            Self::Label(key) => label(node, key),
-        };
+    /// Returns the places of members, in the order of the input.
+    pub(super) fn keys<'n>(&self, members: &[&PoolMember<'n>]) -> Vec<OrderKey<'n>> {
+        let values = members.iter().map(|member| {
+            let own = match self {
+                Self::ZoneThenAge | Self::NewestFirst => None,
+                Self::Label(key) => label(member.node, key),
+            };
+            (member.node, own, member.zone)
+        });
+        let values: Vec<_> = values.collect();
+        let labels = sorted(values.iter().filter_map(|(_, label, _)| *label));
+        let zones = sorted(values.iter().filter_map(|(.., zone)| *zone));
+        let keys = values.into_iter().map(|(node, label, zone)| OrderKey {
+            label: position(label, &labels),
+            zone: position(zone, &zones),
+            age: self.age(node),
+            name: &node.name,
+        });
+        keys.collect()
+    }
+
+    /// The age as it is ordered; a missing one last.
+    fn age(&self, node: &NodeView) -> (bool, Option<i128>) {
         let created = node.created.map(|time| time.as_nanosecond());
         let age = match self {
             Self::NewestFirst => created.map(|time| -time),
             Self::ZoneThenAge | Self::Label(_) => created,
         };
-        OrderKey {
-            label: none_last(value),
-            zone: none_last(label(node, label_key::ZONE)),
-            age: none_last(age),
-            name: &node.name,
-        }
+        (age.is_none(), age)
     }
+}
+
+/// The different values, in order.
+fn sorted<'n>(values: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    let different: HashSet<_> = values.collect();
+    let mut different: Vec<_> = different.into_iter().collect();
+    different.sort_unstable();
+    different
+}
+
+fn position(value: Option<&str>, sorted: &[&str]) -> usize {
+    let found = value.map(|value| sorted.binary_search(&value));
+    found.and_then(Result::ok).unwrap_or(sorted.len())
 }
 
 fn label<'n>(node: &'n NodeView, key: &str) -> Option<&'n str> {
     let value = node.labels.get(key)?.as_str();
     (!value.is_empty()).then_some(value)
-}
-
-fn none_last<T>(value: Option<T>) -> NoneLast<T> {
-    (value.is_none(), value)
 }

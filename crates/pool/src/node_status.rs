@@ -1,8 +1,8 @@
 //! Classifies one node within its pool.
 
-use machinist_kube_api::{NodeUpdateState, NodeView, keys::condition};
+use machinist_kube_api::{NodeUpdateState, NodeView};
 
-use super::node_annotations::NodeAnnotations;
+use super::node_summary::NodeSummary;
 
 /// The state of a node within its pool. The definitions are OpenShift's, so that both compute the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,17 +27,13 @@ impl NodePoolStatus {
     /// Classifies `node` in a pool with the target config `target`. Without a target, which is the case in a pool
     /// that no controller renders for, it compares the node with its own desired config.
     pub fn of(node: &NodeView, target: Option<&str>) -> Self {
-        Self::with_annotations(node, &NodeAnnotations::of(node), target)
+        Self::with_summary(&NodeSummary::of(node), target)
     }
 
-    pub(super) fn with_annotations(
-        node: &NodeView,
-        annotations: &NodeAnnotations<'_>,
-        target: Option<&str>,
-    ) -> Self {
-        let (current, desired) = (annotations.current_config, annotations.desired_config);
-        let same_image = annotations.current_image == annotations.desired_image;
-        let state = annotations.state;
+    pub(super) fn with_summary(node: &NodeSummary<&str>, target: Option<&str>) -> Self {
+        let (current, desired) = (node.current_config, node.desired_config);
+        let same_image = node.current_image == node.desired_image;
+        let state = node.state;
         let degraded = matches!(
             state,
             Some(NodeUpdateState::Degraded | NodeUpdateState::Unreconcilable)
@@ -45,7 +41,7 @@ impl NodePoolStatus {
         let same = current.is_some() && current == desired;
         let done = same && same_image && state == Some(NodeUpdateState::Done);
         let failing = current.is_some() && !same && degraded;
-        let ready = is_ready(node);
+        let ready = node.is_ready;
         Self {
             managed: current.is_some(),
             ready,
@@ -61,15 +57,4 @@ impl NodePoolStatus {
     pub fn updating(&self) -> bool {
         self.managed && !self.done && !self.degraded
     }
-}
-
-fn is_ready(node: &NodeView) -> bool {
-    let is = |kind, good: &str| {
-        node.condition(kind)
-            .is_none_or(|condition| condition.status == good)
-    };
-    !node.is_cordoned()
-        && is(condition::KUBELET_READY, "True")
-        && is(condition::DISK_PRESSURE, "False")
-        && is(condition::NETWORK_UNAVAILABLE, "False")
 }

@@ -47,7 +47,7 @@ impl<'a> PoolLedger<'a> {
         members: &PoolMembers<'a>,
         fence: &'a str,
         rollouts: &Result<RolloutStates, RolloutStateError>,
-        inputs: &RolloutInputs<'a>,
+        inputs: &'a RolloutInputs<'a>,
     ) -> Self {
         let pool = members.pool;
         let pinned = pool.annotation(pool_annotation::PINNED_CONFIG);
@@ -79,9 +79,11 @@ impl<'a> PoolLedger<'a> {
             is_rollout_changed: false,
         };
         ledger.read_record(rollouts, inputs.now);
-        let order = &ledger.settings.order;
-        let nodes = members.nodes.iter();
-        let members = nodes.map(|node| PoolMember::new(node, target, order));
+        let nodes = members.nodes.iter().zip(&members.positions);
+        let members = nodes.filter_map(|(node, at)| {
+            let facts = inputs.facts.get(*at)?;
+            Some(PoolMember::new(node, facts, target))
+        });
         ledger.members = members.collect();
         ledger
     }

@@ -3,18 +3,9 @@
 
 use jiff::Timestamp;
 
-use machinist_kube_api::{
-    NodeUpdateState, NodeView,
-    keys::{label, taint},
-};
+use machinist_kube_api::{NodeUpdateState, NodeView, keys::label};
 
-use super::{
-    NodeOrder, NodePoolStatus, UnavailableCause, node_annotations::NodeAnnotations,
-    node_order::OrderKey,
-};
-
-/// Effect of the taint of the update.
-pub const UPDATE_TAINT_EFFECT: &str = "PreferNoSchedule";
+use super::{NodeFacts, NodePoolStatus, UnavailableCause, node_summary::NodeSummary};
 
 /// A node of a pool.
 #[derive(Clone, Debug)]
@@ -32,31 +23,30 @@ pub(super) struct PoolMember<'a> {
     /// The custom pool that the node booted into and whose labels it does not have yet.
     pub(super) booted_pool: Option<&'a str>,
     pub(super) heartbeat: Option<Timestamp>,
-    /// Its place in the order; `None` if it is on the target.
-    pub(super) key: Option<OrderKey<'a>>,
+    pub(super) zone: Option<&'a str>,
     /// Why it counts against the limit.
     pub(super) cause: Option<UnavailableCause>,
 }
 
 impl<'a> PoolMember<'a> {
-    /// Reads a node of a pool with this target and order. The cause is the one without grants of pools.
-    pub(super) fn new(node: &'a NodeView, target: Option<&str>, order: &NodeOrder) -> Self {
-        let annotations = NodeAnnotations::of(node);
-        let status = NodePoolStatus::with_annotations(node, &annotations, target);
-        let is_desired = target.is_some() && annotations.desired_config == target;
-        let is_on_target = is_desired && annotations.current_config == target;
+    /// Reads a node of a pool with this target. The cause is the one without grants of pools.
+    pub(super) fn new(node: &'a NodeView, facts: &'a NodeFacts, target: Option<&str>) -> Self {
+        let summary = facts.summary();
+        let status = NodePoolStatus::with_summary(&summary, target);
+        let is_desired = target.is_some() && summary.desired_config == target;
+        let is_on_target = is_desired && summary.current_config == target;
         Self {
             node,
             status,
             is_desired,
             is_on_target,
-            is_working: annotations.state == Some(NodeUpdateState::Working),
-            has_taint: has_update_taint(node),
-            is_skipped: target.is_some() && annotations.skip_rollout == target,
-            booted_pool: booted_pool(&annotations),
-            heartbeat: node.agent_heartbeat(),
-            key: (!is_on_target).then(|| order.key(node)),
-            cause: UnavailableCause::with_annotations(node, &annotations, &status, target, false),
+            is_working: summary.state == Some(NodeUpdateState::Working),
+            has_taint: summary.has_update_taint,
+            is_skipped: target.is_some() && summary.skip_rollout == target,
+            booted_pool: booted_pool(&summary),
+            heartbeat: summary.heartbeat,
+            zone: summary.zone,
+            cause: UnavailableCause::of_ungranted(&summary, facts.has_open_grant, &status, target),
         }
     }
 
@@ -76,18 +66,13 @@ impl<'a> PoolMember<'a> {
 }
 
 /// Returns the custom pool that a node booted into directly, unless it has that pool's labels.
-fn booted_pool<'a>(annotations: &NodeAnnotations<'a>) -> Option<&'a str> {
-    let first = annotations.first_pivot_config?;
+fn booted_pool<'a>(node: &NodeSummary<&'a str>) -> Option<&'a str> {
+    let first = node.first_pivot_config?;
     let (booted, _) = first.strip_prefix("rendered-")?.rsplit_once('-')?;
     let built_in = [
         label::ROLE_MASTER,
         label::ROLE_CONTROL_PLANE,
         label::ROLE_WORKER,
     ];
-    (!annotations.has_custom_pool_labels && !built_in.contains(&booted)).then_some(booted)
-}
-
-/// Returns whether a node has the taint, for its removal when machinist is uninstalled or a pool is deleted.
-pub fn has_update_taint(node: &NodeView) -> bool {
-    node.has_taint(taint::UPDATE_IN_PROGRESS, UPDATE_TAINT_EFFECT)
+    (!node.has_custom_pool_labels && !built_in.contains(&booted)).then_some(booted)
 }

@@ -1,12 +1,15 @@
 //! What a decision about rollouts is made on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+};
 
 use jiff::{SignedDuration, Timestamp};
 
 use machinist_kube_api::{NodeView, PoolView};
 
-use super::RebootKind;
+use super::{NodeFacts, RebootKind, SharedNames};
 
 /// How long a machine may take to reboot before it counts as failed: the default of the agents' own limit.
 const REBOOT_TIME_LIMIT: SignedDuration = SignedDuration::from_mins(30);
@@ -75,6 +78,8 @@ pub struct RolloutInputs<'a> {
     pub pools: &'a [PoolView],
     /// All nodes, read at one time.
     pub nodes: &'a [NodeView],
+    /// The facts of the nodes, in their order.
+    pub facts: Cow<'a, [NodeFacts]>,
     /// The time.
     pub now: Timestamp,
     /// How each pool was read, by name.
@@ -104,9 +109,22 @@ pub struct RolloutInputs<'a> {
 impl<'a> RolloutInputs<'a> {
     /// Creates the inputs of a leader that knows nothing beside pools and nodes.
     pub fn new(pools: &'a [PoolView], nodes: &'a [NodeView], now: Timestamp) -> Self {
+        let mut names = SharedNames::default();
+        let facts = nodes.iter().map(|node| NodeFacts::new(node, &mut names));
+        Self::with_facts(pools, nodes, Cow::Owned(facts.collect()), now)
+    }
+
+    /// As [`RolloutInputs::new`], with the facts of the nodes, in their order.
+    pub fn with_facts(
+        pools: &'a [PoolView],
+        nodes: &'a [NodeView],
+        facts: Cow<'a, [NodeFacts]>,
+        now: Timestamp,
+    ) -> Self {
         Self {
             pools,
             nodes,
+            facts,
             now,
             reads: HashMap::new(),
             node_reads: BTreeMap::new(),

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use self::model::start;
 use super::*;
 use machinist_kube_api::{NodeView, PoolView, keys::protocol};
 
@@ -76,6 +77,21 @@ fn target(name: &str) -> PoolView {
 fn row(pool: &PoolView, nodes: &[NodeView]) -> PoolRow {
     let pools = std::slice::from_ref(pool);
     PoolRow::of(&split(pools, nodes).pools[0])
+}
+
+/// The inputs of a leader that has listed the nodes.
+fn leader_inputs<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> RolloutInputs<'a> {
+    let mut inputs = RolloutInputs::new(pools, nodes, start());
+    for pool in pools {
+        let read = PoolRead {
+            is_confirmed: true,
+            is_rebuilt: true,
+            is_listed: true,
+            is_not_kept: false,
+        };
+        inputs.reads.insert(&pool.name, read);
+    }
+    inputs
 }
 
 #[test]

@@ -9,8 +9,8 @@ use super::{
     Action, NodeChange,
     action::patch,
     hold::HoldStrength,
+    node_summary::has_update_taint,
     pool_ledger::PoolLedger,
-    pool_member::has_update_taint,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
@@ -38,27 +38,27 @@ pub(super) fn taint_patches(
     let others = without_pool
         .iter()
         .map(|node| (*node, has_update_taint(node), false));
-    let changes = members.chain(others).filter_map(|(node, has, wanted)| {
-        let change = match wanted {
-            true => NodeChange::AddTaint,
-            false => NodeChange::RemoveTaint,
-        };
-        (has != wanted).then_some((node, change))
-    });
+    let changes = members
+        .chain(others)
+        .filter(|(_, has, wanted)| has != wanted);
+    let changes = changes.map(|(node, _, wanted)| (node.name.as_str(), node, wanted));
     let mut changes: Vec<_> = changes.collect();
+    let by_name = |a: &(&str, &NodeView, bool), b: &(&str, &NodeView, bool)| a.0.cmp(b.0);
     // Only the first by name are sorted: a rollout begins with one change for every node.
-    let by_name =
-        |a: &(&NodeView, NodeChange), b: &(&NodeView, NodeChange)| a.0.name.cmp(&b.0.name);
     if changes.len() > inputs.taint_patches {
         recheck.at(later(inputs.now, jiff::SignedDuration::from_secs(1)));
         changes.select_nth_unstable_by(inputs.taint_patches, by_name);
         changes.truncate(inputs.taint_patches);
     }
-    changes.sort_by(by_name);
-    changes
-        .into_iter()
-        .map(|(node, change)| patch(node, change))
-        .collect()
+    changes.sort_unstable_by(by_name);
+    let patches = changes.into_iter().map(|(_, node, wanted)| {
+        let change = match wanted {
+            true => NodeChange::AddTaint,
+            false => NodeChange::RemoveTaint,
+        };
+        patch(node, change)
+    });
+    patches.collect()
 }
 
 /// The nodes of a pool whose taint is decided, whether they have it, and whether they are to have it. A pool that is frozen leaves taints alone.

@@ -104,6 +104,36 @@ fn a_gate_is_closed_until_the_budgets_of_each_drain_have_recovered() {
 }
 
 #[test]
+fn a_drain_is_forgotten_with_its_node_and_replaced_by_the_next_one() {
+    let mut view = view(vec![drained("a", &["shop/web"], 1)], "never");
+    let mut recovery = BudgetRecovery::default();
+    let unhealthy = budgets(&[("web", 1), ("db", 1)]);
+    let mut messages = |view: &RolloutView| {
+        let gates = recovery.gates(view, &unhealthy, now());
+        let closed = gates.closed.into_iter().map(|gate| gate.message);
+        closed.collect::<String>()
+    };
+    assert!(messages(&view).contains("shop/web"));
+    let mut next = drained("a", &["shop/db"], 0);
+    next.resource_version = "2".to_owned();
+    view.put_node("a", Some(next));
+    let text = messages(&view);
+    assert!(
+        text.contains("shop/db") && !text.contains("shop/web"),
+        "{text}"
+    );
+    view.put_node("a", None);
+    assert_eq!(messages(&view), "");
+    view.put_node("b", Some(drained("b", &["shop/web"], 1)));
+    assert!(messages(&view).contains("shop/web"));
+    view.take_nodes(ReportedChanges {
+        listed: Some(Vec::new()),
+        changes: BTreeMap::default(),
+    });
+    assert_eq!(messages(&view), "");
+}
+
+#[test]
 fn a_drain_is_reported_once_when_its_time_is_over() {
     let view = view(vec![drained("a", &["shop/web"], 9)], "");
     let mut recovery = BudgetRecovery::default();

@@ -35,6 +35,7 @@ fn patch(pool: &PoolView, nodes: &[NodeView], now: &str) -> Option<Value> {
     let members = PoolMembers {
         pool,
         nodes: nodes.iter().collect(),
+        positions: (0..nodes.len()).collect(),
         ambiguous: Vec::new(),
     };
     status_patch(&members, &[], None, StatusScope::Whole, time(now))
@@ -125,6 +126,7 @@ fn a_refused_rendering_is_a_condition() {
     let members = PoolMembers {
         pool: &pool,
         nodes: Vec::new(),
+        positions: Vec::new(),
         ambiguous: Vec::new(),
     };
     let outcome = RenderOutcome {

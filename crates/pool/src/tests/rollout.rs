@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     super::*,
-    cordoned,
+    cordoned, leader_inputs,
     model::{ApiServer, NEW, OLD, beat, minutes, ready_node, resumed_pool, start},
 };
 use machinist_kube_api::{
@@ -60,16 +60,7 @@ pub(super) fn decided<'a>(
     nodes: &'a [NodeView],
     change: impl FnOnce(&mut RolloutInputs<'a>),
 ) -> Decision {
-    let mut inputs = RolloutInputs::new(pools, nodes, start());
-    for pool in pools {
-        let read = PoolRead {
-            is_confirmed: true,
-            is_rebuilt: true,
-            is_listed: true,
-            is_not_kept: false,
-        };
-        inputs.reads.insert(&pool.name, read);
-    }
+    let mut inputs = leader_inputs(pools, nodes);
     change(&mut inputs);
     decide(&inputs)
 }
