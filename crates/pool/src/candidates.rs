@@ -65,6 +65,13 @@ pub(super) struct Candidate<'a> {
     place: CandidatePlace<'a>,
 }
 
+impl Candidate<'_> {
+    /// Whether it waits, because it has stepped aside and pods still block its drain.
+    pub(super) const fn is_passed_over(&self) -> bool {
+        self.has_stepped_aside && self.is_blocked
+    }
+}
+
 /// The place of a candidate: the later a flag is set, the less it matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CandidatePlace<'a> {
@@ -76,11 +83,59 @@ struct CandidatePlace<'a> {
     key: OrderKey<'a>,
 }
 
-/// The candidates of a pool in order, and the other nodes that are not on the target.
+/// How many candidates are put in order first.
+const FIRST_ORDERED: usize = 64;
+
+/// The candidates of a pool, and the other nodes that are not on the target.
 #[derive(Debug, Default)]
 pub(super) struct Candidates<'a> {
-    pub(super) ordered: Vec<Candidate<'a>>,
+    candidates: Vec<Candidate<'a>>,
+    /// How many of the candidates are in order, from the first one. A rollout begins with all nodes of a pool, of which
+    /// few start at once.
+    ordered: usize,
     pub(super) ineligible: Vec<(&'a str, Ineligible)>,
+}
+
+impl<'a> Candidates<'a> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.candidates.is_empty()
+    }
+
+    /// Returns the candidate at a position in their order.
+    pub(super) fn at(&mut self, position: usize) -> Option<&Candidate<'a>> {
+        if position >= self.ordered {
+            self.order(position.saturating_mul(2).max(FIRST_ORDERED));
+        }
+        self.candidates.get(position)
+    }
+
+    /// Returns the first candidates in their order.
+    pub(super) fn first(&mut self, count: usize) -> impl Iterator<Item = &Candidate<'a>> {
+        self.order(count);
+        self.candidates.iter().take(count)
+    }
+
+    /// Returns the candidates from a position on, in no order.
+    pub(super) fn rest(&self, position: usize) -> impl Iterator<Item = &Candidate<'a>> {
+        self.candidates.iter().skip(position)
+    }
+
+    fn order(&mut self, count: usize) {
+        let count = count.min(self.candidates.len());
+        let Some(rest) = self.candidates.get_mut(self.ordered..) else {
+            return;
+        };
+        let Some(first) = count.checked_sub(self.ordered) else {
+            return;
+        };
+        let by_place = |a: &Candidate<'_>, b: &Candidate<'_>| a.place.cmp(&b.place);
+        if first < rest.len() {
+            rest.select_nth_unstable_by(first, by_place);
+        }
+        let (first, _) = rest.split_at_mut(first);
+        first.sort_unstable_by(by_place);
+        self.ordered = count;
+    }
 }
 
 /// Collects the candidates of a pool.
@@ -113,7 +168,7 @@ pub(super) fn candidates<'a>(
         let is_blocked = !inputs.blockers_of(&node.name).is_empty();
         let has_stepped_aside = stepped_aside.contains(node.name.as_str());
         let failed_elsewhere = member.status.failing && !member.is_desired;
-        found.ordered.push(Candidate {
+        found.candidates.push(Candidate {
             node,
             has_slot: member.cause.is_some(),
             is_blocked,
@@ -127,7 +182,6 @@ pub(super) fn candidates<'a>(
             },
         });
     }
-    found.ordered.sort_unstable_by(|a, b| a.place.cmp(&b.place));
     found
 }
 

@@ -59,7 +59,7 @@ pub(super) fn grant_in_group(
         if ledger.target.is_none() || ledger.left() == 0 {
             continue;
         }
-        let found = candidates(ledger, inputs, &names, recheck);
+        let mut found = candidates(ledger, inputs, &names, recheck);
         let mut round = GrantRound {
             inputs,
             window: windows.get(*at),
@@ -70,9 +70,10 @@ pub(super) fn grant_in_group(
             holds: Vec::new(),
             short_window: None,
         };
-        round.report.next = next_names(&found);
+        let next = found.first(MAX_NEXT_NODES);
+        round.report.next = next.map(|it| it.node.name.clone()).collect();
         if ledger.holds.is_empty() {
-            round.choose(*at, ledger, &found, &mut slots, recheck);
+            round.choose(*at, ledger, &mut found, &mut slots, recheck);
         }
         let is_refused = needs_list && !round.granted.is_empty();
         if is_refused {
@@ -165,11 +166,6 @@ fn wait_for_control_plane(at: usize, group: &LimitGroup, ledgers: &mut [PoolLedg
     }
 }
 
-fn next_names(found: &Candidates<'_>) -> Vec<String> {
-    let first = found.ordered.iter().take(MAX_NEXT_NODES);
-    first.map(|it| it.node.name.clone()).collect()
-}
-
 /// The choice of nodes in one pool.
 #[derive(Debug)]
 struct GrantRound<'i, 'a> {
@@ -189,14 +185,18 @@ impl<'i> GrantRound<'i, '_> {
         &mut self,
         at: usize,
         ledger: &PoolLedger<'_>,
-        found: &Candidates<'i>,
+        found: &mut Candidates<'i>,
         slots: &mut Slots,
         recheck: &mut Recheck,
     ) {
-        let mut all_blocked = !found.ordered.is_empty();
+        let mut all_blocked = !found.is_empty();
         let mut waiting: Option<Hold> = None;
-        for candidate in &found.ordered {
-            if candidate.has_stepped_aside && candidate.is_blocked {
+        let mut with_slot = found.rest(0).filter(|it| it.has_slot).count();
+        let mut position = 0;
+        while let Some(candidate) = found.at(position) {
+            position += 1;
+            with_slot -= usize::from(candidate.has_slot);
+            if candidate.is_passed_over() {
                 self.report.is_any_blocked = true;
                 continue;
             }
@@ -206,8 +206,14 @@ impl<'i> GrantRound<'i, '_> {
                 return;
             }
             if !slots.has_room(at, candidate) {
-                // A later candidate may count already, so that it needs no free slot.
+                let is_last = with_slot == 0 && !candidate.has_slot;
                 waiting = waiting.or_else(|| Some(slots.hold(at)));
+                if is_last {
+                    let mut rest = found.rest(position);
+                    self.report.is_any_blocked |= rest.any(Candidate::is_passed_over);
+                    break;
+                }
+                // A later candidate counts already, so that it may need no free slot.
                 continue;
             }
             match self.refusal(candidate, ledger, recheck) {
@@ -368,13 +374,13 @@ fn finish(
     round.report
 }
 
-fn all_blocked_hold(found: &Candidates<'_>, inputs: &RolloutInputs<'_>) -> Hold {
-    let nodes = found.ordered.iter().map(|it| it.node.name.as_str());
-    let blockers = nodes.clone().flat_map(|node| inputs.blockers_of(node));
+fn all_blocked_hold(found: &mut Candidates<'_>, inputs: &RolloutInputs<'_>) -> Hold {
+    let nodes = found.first(usize::MAX).map(|it| it.node.name.as_str());
+    let nodes: Vec<_> = nodes.collect();
+    let blockers = nodes.iter().flat_map(|node| inputs.blockers_of(node));
     let mut named: Vec<&str> = blockers.map(String::as_str).collect();
     named.sort_unstable();
     named.dedup();
-    let nodes: Vec<_> = nodes.collect();
     let message = format!(
         "pods block the drain of every node that is left ({}): {}",
         machinist_base::text::join_limited(nodes.iter(), MAX_NAMED_NODES),

@@ -1,8 +1,9 @@
-//! Rollouts that wait: a drain that a budget blocks, a pool that is deleted in the middle.
+//! Rollouts that wait: a drain that a budget blocks, a pool that is deleted in the middle, a budget that has not recovered.
 
 use serde_json::{Value, json};
 
 use super::{Pools, annotation, audit, condition, grants, held, protocol, rebooting};
+use crate::support::wait;
 
 /// Runs the pod that a budget protects.
 const BLOCKED: &str = "one";
@@ -31,6 +32,7 @@ fn a_rollout_waits_for_a_budget_and_survives_its_pool() {
     let pools = Pools::rolled_out();
     a_blocked_node_keeps_its_grant_when_its_pool_is_deleted(&pools);
     a_blocked_node_steps_aside(&pools);
+    the_next_node_waits_for_the_pods_of_the_last_one(&pools);
     assert_eq!(audit::refused(&pools.cluster), [""; 0]);
 }
 
@@ -117,6 +119,40 @@ fn a_blocked_node_steps_aside(pools: &Pools) {
         .kubectl(&["delete", "poddisruptionbudget", "guard"]);
     pools.wait_rolled_out("worker");
     pools.cluster.kubectl(&deployment);
+    let updates = audit::Updates::of(&pools.cluster, from, &[]);
+    assert_eq!(updates.most_of(&[BLOCKED, OTHER]), 1, "{updates:#?}");
+}
+
+fn the_next_node_waits_for_the_pods_of_the_last_one(pools: &Pools) {
+    const LABEL: &str = "example.com/home";
+    let home = |value: &str| {
+        let label = format!("{LABEL}{value}");
+        pools.cluster.kubectl(&["label", "node", BLOCKED, &label]);
+    };
+    home("=here");
+    pools.cluster.workload_on("evicted", LABEL, "here", 1);
+    pools.cluster.workload("stays", OTHER, 1);
+    pools.cluster.apply(
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: pair}\nspec:\n  minAvailable: 1\n  \
+         selector: {matchExpressions: [{key: app, operator: In, values: [evicted, stays]}]}\n",
+    );
+    // The pod runs on; its replacement has no node.
+    home("-");
+    let (from, old) = (pools.cluster.audit().len(), pools.target("worker"));
+    pools.apply_config("10-worker", "worker", &[rebooting("fourth\n")]);
+    let target = pools.wait_rendered("worker", &old);
+    let done = |node: &Value| protocol(node, "currentConfig") == target;
+    pools.wait_node(BLOCKED, "the config", done);
+    let pool = pools.wait_pool("worker", "GateClosed", |pool| held(pool) == "GateClosed");
+    let message = condition(&pool, "RolloutHeld")["message"].to_string();
+    let budget = "PodDisruptionBudget default/pair";
+    assert!(message.contains(budget), "{message}");
+    std::thread::sleep(wait::seconds(10));
+    let updates = audit::Updates::of(&pools.cluster, from, &[]);
+    assert_eq!(last_worker(&updates), Some(BLOCKED), "nothing else began");
+
+    home("=here");
+    pools.wait_rolled_out("worker");
     let updates = audit::Updates::of(&pools.cluster, from, &[]);
     assert_eq!(updates.most_of(&[BLOCKED, OTHER]), 1, "{updates:#?}");
 }

@@ -4,16 +4,70 @@
 use std::{thread, time::Instant};
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use crate::support::{Dice, installed::NAMESPACE, rounds, wait};
 
-use super::{NODES, Pools, audit, rebooting};
+use super::{NODES, Pools, annotation, audit, grants, protocol, rebooting};
+
+/// A step of a rollout of pool `worker`.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Rendered,
+    GrantRecorded,
+    GrantPlaced,
+    GrantAcknowledged,
+    NodeRebooting,
+    NodeUpdated,
+}
+
+const STEPS: [Step; 6] = [
+    Step::Rendered,
+    Step::GrantRecorded,
+    Step::GrantPlaced,
+    Step::GrantAcknowledged,
+    Step::NodeRebooting,
+    Step::NodeUpdated,
+];
+
+impl Step {
+    /// Whether a rollout to another config than `old` has come to this step.
+    fn is_reached(self, pools: &Pools, old: &str) -> bool {
+        let pool = pools.pool("worker");
+        let target = pool["spec"]["configuration"]["name"]
+            .as_str()
+            .unwrap_or_default();
+        if target == old {
+            return false;
+        }
+        let recorded = grants(&pool)["grants"].clone();
+        let recorded = || recorded.as_array().into_iter().flatten();
+        let any_node = |is: &dyn Fn(&Value) -> bool| {
+            let nodes = ["one", "two"].map(|name| pools.cluster.object("node", name));
+            nodes.iter().flatten().any(is)
+        };
+        match self {
+            Self::Rendered => true,
+            Self::GrantRecorded => recorded().any(|grant| grant["target"] == target),
+            Self::GrantPlaced => {
+                any_node(&|node| annotation(node, "machinist.dev/grant").contains(target))
+            }
+            Self::GrantAcknowledged => recorded().any(|grant| grant["acknowledged"] == true),
+            Self::NodeRebooting => {
+                any_node(&|node| protocol(node, "post-config-action") == "Rebooting")
+            }
+            Self::NodeUpdated => any_node(&|node| protocol(node, "currentConfig") == target),
+        }
+    }
+}
 
 /// A fault of a round.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// The pod that holds the Lease is killed without a chance to release it.
     LeaderKilled,
+    /// The same as soon as the rollout comes to a step.
+    LeaderKilledAt(Step),
     /// Both replicas are killed.
     ControllersKilled,
     /// The agent of a node is deleted.
@@ -42,6 +96,8 @@ struct Rounds {
     /// Of the last config.
     number: usize,
     has_moved: bool,
+    /// The config of pool `worker` before the round.
+    old: String,
     /// When the API server was killed.
     outages: Vec<Timestamp>,
 }
@@ -75,6 +131,12 @@ impl Rounds {
                 if let Some(leader) = self.pools.leader_pod() {
                     self.delete_pods(&[&leader]);
                 }
+            }
+            Fault::LeaderKilledAt(step) => {
+                wait::until(&format!("{step:?}"), wait::seconds(120), || {
+                    step.is_reached(&self.pools, &self.old)
+                });
+                self.inject(Fault::LeaderKilled);
             }
             Fault::ControllersKilled => self.delete_pods(&["-l", controllers]),
             Fault::AgentDeleted => {
@@ -122,10 +184,13 @@ impl Rounds {
         }
         let from = self.pools.cluster.audit().len();
         let begun = Instant::now();
+        self.old = self.pools.target("worker");
         self.replace_config();
         for fault in faults {
-            let pause = self.dice.below(wait::seconds(25));
-            thread::sleep(pause);
+            if !matches!(fault, Fault::LeaderKilledAt(_)) {
+                let pause = self.dice.below(wait::seconds(25));
+                thread::sleep(pause);
+            }
             println!("lab: {what}: {fault:?} after {:.1?}", begun.elapsed());
             self.inject(*fault);
         }
@@ -167,12 +232,19 @@ fn no_fault_lets_more_nodes_update_than_the_limit() {
         dice,
         number: 0,
         has_moved: false,
+        old: String::new(),
         outages: Vec::new(),
     };
     let begun = Instant::now();
     let given = std::env::var("MACHINIST_LAB_ROUNDS").ok();
     let given = given.map(|count| count.parse().expect("MACHINIST_LAB_ROUNDS is a number"));
     let count: usize = given.unwrap_or(rounds(1, 100));
+    if count > 1 {
+        for step in STEPS {
+            let what = format!("leader killed at {step:?}");
+            all.round(&what, 1, &[Fault::LeaderKilledAt(step)]);
+        }
+    }
     for round in 0..count {
         let limit = 1 + all.dice.pick(2);
         let faults = 1 + all.dice.pick(3);

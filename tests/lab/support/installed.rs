@@ -232,13 +232,18 @@ impl Cluster {
 
     /// A Deployment of the lab's image that is pinned to one node and recreates evicted pods there.
     pub fn workload(&self, name: &str, node: &str, replicas: u32) {
+        self.workload_on(name, "kubernetes.io/hostname", node, replicas);
+    }
+
+    /// The same on nodes with a label.
+    pub fn workload_on(&self, name: &str, label: &str, value: &str, replicas: u32) {
         let pod = serde_json::json!({
             "metadata": {"labels": {"app": name}},
             "spec": {
                 "hostNetwork": true,
                 "terminationGracePeriodSeconds": 2,
                 "automountServiceAccountToken": false,
-                "nodeSelector": {"kubernetes.io/hostname": node},
+                "nodeSelector": {(label): value},
                 "containers": [{"name": "main", "image": image::PAUSE, "imagePullPolicy": "Never"}],
             },
         });

@@ -89,3 +89,33 @@ fn nothing_is_granted_while_a_gate_is_closed() {
     assert_eq!(gated(Some("worker")), (0, Some(HoldReason::GateClosed)));
     assert_eq!(gated(Some("infra")).0, 1, "the gate of another pool");
 }
+
+#[test]
+fn a_node_that_counts_already_is_granted_behind_many_that_need_a_slot() {
+    let pools = [plain_pool("worker", 1)];
+    for waiting in [0, 70, 199] {
+        let nodes = (0..200).map(|at| {
+            let name = format!("n{at:03}");
+            match at == waiting {
+                true => worker_in(&name, OLD, NEW, "Done"),
+                false => worker(&name),
+            }
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let decision = decided(&pools, &nodes, |_| {});
+        assert_eq!(granted(&decision), [format!("n{waiting:03}")]);
+    }
+}
+
+#[test]
+fn thousands_of_nodes_start_in_their_order() {
+    for limit in [1, 63, 64, 65, 300] {
+        let pools = [plain_pool("worker", limit)];
+        let nodes: Vec<_> = (0..1000)
+            .map(|at| worker(&format!("n{:03}", (at * 7) % 1000)))
+            .collect();
+        let decision = decided(&pools, &nodes, |_| {});
+        let expected: Vec<_> = (0..limit).map(|at| format!("n{at:03}")).collect();
+        assert_eq!(granted(&decision), expected);
+    }
+}

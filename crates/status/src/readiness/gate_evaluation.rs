@@ -45,7 +45,11 @@ fn config(state: &ConfigFacts) -> GateResult {
         return GateResult::closed(Reason::UpdateFailed, message);
     }
     if let Some(name) = &state.unverified {
-        let message = format!("{name} is applied, not verified yet");
+        // While an update is undone, or after the last config was removed, none is desired.
+        let message = match name.as_str() {
+            "" => "changes of files are applied, not verified yet".to_owned(),
+            name => format!("{name} is applied, not verified yet"),
+        };
         return GateResult::closed(Reason::UpdateInProgress, message);
     }
     if !state.drifted.is_empty() {
