@@ -74,3 +74,24 @@ fn an_alias_link_from_before_a_drop_in_comes_back_after_its_unit_was_enabled_by_
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
+
+/// As systemctl 252 and later have it.
+#[test]
+fn a_template_without_a_default_instance_is_enabled_for_templates_and_instances() {
+    for (line, link) in [
+        ("WantedBy=t@x.service\n", "t@x.service.wants/v@.service"),
+        (
+            "RequiredBy=t@x.service\n",
+            "t@x.service.requires/v@.service",
+        ),
+        ("WantedBy=t@.service\n", "t@.service.wants/v@.service"),
+    ] {
+        let text = quoted(line);
+        let unit = format!(r#"{{"name": "v@.service", "enabled": true, "contents": "{text}"}}"#);
+        let machine = Machine::new(&[], &[]);
+        machine.apply(&entries("", &unit));
+        assert_eq!(names(&machine.links()), [link]);
+        machine.leave();
+        assert_eq!(names(&machine.links()), [""; 0]);
+    }
+}

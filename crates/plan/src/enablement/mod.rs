@@ -217,7 +217,10 @@ fn instance_to_enable(
             }
             Some((instance, ANY_SHAPE))
         }
-        (UnitNameShape::Template, None) => Some((unit.to_owned(), &[UnitNameShape::Template])),
+        (UnitNameShape::Template, None) => {
+            let shapes: &[_] = &[UnitNameShape::Template, UnitNameShape::Instance];
+            Some((unit.to_owned(), shapes))
+        }
         _ => Some((unit.to_owned(), ANY_SHAPE)),
     }
 }
