@@ -8,7 +8,10 @@ use super::{
     mount_point_dirs,
 };
 use crate::{
-    journal::{MAX_HISTORY_UPDATES, OperationRecord, Transaction, UpdateRecord},
+    journal::{
+        BackupPolicy, MAX_HISTORY_UPDATES, OperationRecord, OperationRecordKind, Transaction,
+        UpdateRecord,
+    },
     store::paths,
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
@@ -120,8 +123,8 @@ pub(super) fn holds_other(
     }
 }
 
-/// Creates the directories for [`set_aside`] wherever a user could fill the file system before an undo, which must
-/// not need a new inode then.
+/// Creates the directories for [`set_aside`] wherever a user could fill the file system before an undo, and those of
+/// originals: what follows the commit must not need a new inode.
 pub(super) fn prepare(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     for staging in &tx.staging {
         let here = holder_of_staging(staging);
@@ -134,8 +137,30 @@ pub(super) fn prepare(root: &Root, tx: &Transaction) -> Result<(), TransactionEr
             root.make_dirs(&dir, 0o700)?;
             sync_names(root, &dir, &here)?;
         }
+        // After the commit there may be no inode for it.
+        if tx.operations.iter().any(|it| keeps_original(it, &here)) {
+            root.make_dirs(&here.join("originals")?, 0o700)?;
+        }
     }
     Ok(())
+}
+
+/// Whether the object that an operation replaces is kept in `originals/` of this directory.
+fn keeps_original(record: &OperationRecord, here: &AbsPath) -> bool {
+    let slot = match &record.kind {
+        OperationRecordKind::Exchange {
+            slot,
+            before: Some(_),
+            keep: BackupPolicy::Original,
+            ..
+        }
+        | OperationRecordKind::Metadata {
+            original: Some(slot),
+            ..
+        } => slot,
+        _ => return false,
+    };
+    holder(slot) == *here
 }
 
 fn drifted(holder: &AbsPath, id: &str) -> Result<AbsPath, TransactionError> {
