@@ -50,9 +50,12 @@ fn fill_home(observed: &mut MachineFacts) {
         free_bytes: 0,
         ..observed.mounts[&path("/")].clone()
     };
-    observed.mounts.insert(home, full);
+    observed.mounts.insert(home.clone(), full);
     let users = [path("/home/ann/.prof"), path("/home/ann/new")];
     let users = users.map(|path| (path, ANN));
+    let tops = users.clone().map(|(path, _)| (path, home.clone()));
+    observed.exposed.extend(users.clone().map(|(path, _)| path));
+    observed.user_tops.extend(tops);
     observed.users_directories.extend(users);
 }
 
@@ -83,9 +86,10 @@ fn a_user_who_changes_an_unchanged_file_causes_no_reboot() {
         machinist_plan::between(&config, &config, observed, &Policies::default(), LIVE).unwrap()
     };
     assert_eq!(plan(&observed).cost, Cost::Reboot);
-    observed
-        .users_directories
-        .insert(path("/home/ann/.prof"), ANN);
+    let file = path("/home/ann/.prof");
+    observed.exposed.insert(file.clone());
+    observed.user_tops.insert(file.clone(), path("/home/ann"));
+    observed.users_directories.insert(file, ANN);
     let plan = plan(&observed);
     assert_eq!(plan.operations.len(), 1);
     assert_eq!((plan.cost, plan.drain), (Cost::None, false));
@@ -100,4 +104,110 @@ fn a_user_who_changes_an_unchanged_file_causes_no_reboot() {
 fn a_new_file_on_a_full_file_system_is_refused() {
     let with_new = [("/home/ann/.prof", "ours"), ("/home/ann/new", "new")];
     assert_eq!(planned(&config(&with_new)), Err(vec![Reason::NoSpace]));
+}
+
+/// A home with a directory that its owner shares with a group, and one that she does not.
+const SHARED: &str = "/home/ann/share";
+const FILES: [&str; 7] = [
+    "/home/ann/share/a/f",
+    "/home/ann/share/b/f",
+    "/home/ann/share/c/f",
+    "/home/ann/own/a/f",
+    "/home/ann/own/b/f",
+    "/home/ann/own/c/f",
+    "/etc/motd",
+];
+
+/// The targets of an update of all files, after three updates failed at each of these paths, and what it leaves.
+fn planned_after_failures(failed: &[&str]) -> (Vec<String>, String) {
+    let tree = Tree::new();
+    for at in FILES {
+        tree.write(at, "one");
+    }
+    let all = |text| config(&FILES.map(|at| (at, text)));
+    let (from, to) = (all("one"), all("two"));
+    let mut observed = tree.observed(&from, &to, CallerFacts::default());
+    for file in FILES.iter().filter(|file| file.starts_with("/home")) {
+        observed.exposed.insert(path(file));
+        observed.user_tops.insert(path(file), path("/home/ann"));
+        observed.users_directories.insert(path(file), ANN);
+    }
+    let shared = observed.objects.get_mut(&path(SHARED)).unwrap();
+    (shared.mode, shared.uid, shared.gid) = (0o775, ANN, 1501);
+    let failed = failed.iter().map(|at| (path(at), 3));
+    observed.changed_targets = failed.collect();
+    let plan = machinist_plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
+    let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
+    let targets = plan.operations.iter().map(|it| it.target.to_string());
+    (targets.collect(), plan.left_behind.join("\n"))
+}
+
+#[test]
+fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
+    let own = [
+        "/etc/motd",
+        "/home/ann/own/a/f",
+        "/home/ann/own/b/f",
+        "/home/ann/own/c/f",
+    ];
+    let (targets, left) = planned_after_failures(&FILES[..1]);
+    let mut expected = own.to_vec();
+    expected.extend(["/home/ann/share/b/f", "/home/ann/share/c/f"]);
+    assert_eq!(targets, expected);
+    assert!(
+        left.contains("below /home/ann/share/a during 3 updates"),
+        "{left}"
+    );
+    // Whoever shares the directory with ann cannot reach her other files.
+    let (targets, _) = planned_after_failures(&FILES[..3]);
+    assert_eq!(targets, own);
+    let (targets, _) = planned_after_failures(&FILES[3..6]);
+    assert_eq!(targets, ["/etc/motd"]);
+    // Only root may write there, so that nobody is to blame.
+    let (targets, _) = planned_after_failures(&["/etc/motd"]);
+    assert_eq!(targets.len(), FILES.len());
+}
+
+#[test]
+fn a_difference_that_a_user_may_have_caused_is_told_apart() {
+    let tree = Tree::new();
+    let at = path("/srv/f");
+    let caused = |owner: Owner, mode, text: Option<&str>, change: &dyn Fn(&mut MachineFacts)| {
+        tree.write("/srv/f", text.unwrap_or_default());
+        if text.is_none() {
+            std::fs::remove_file(tree.at("/srv/f")).unwrap();
+        }
+        let mut config = config(&[("/srv/f", "ours")]);
+        let file = config.files.get_mut(&at).unwrap();
+        (file.mode, file.user, file.group) = (Some(mode), Some(owner.clone()), Some(owner));
+        let mut observed = tree.observed(&config, &config, CallerFacts::default());
+        change(&mut observed);
+        let drift = machinist_plan::drift(&config, &observed, false);
+        assert_eq!(drift.len(), 1, "{drift:?}");
+        drift[0].by_user
+    };
+    let roots = |_: &mut MachineFacts| ();
+    let sticky = |observed: &mut MachineFacts| {
+        observed.exposed.insert(at.clone());
+    };
+    let shared = |observed: &mut MachineFacts| {
+        observed.exposed.insert(at.clone());
+        observed.user_tops.insert(at.clone(), path("/srv"));
+    };
+    let ann = || Owner::Id(ANN);
+    for (owner, mode, text, change, expected) in [
+        (Owner::ROOT, 0o644, None, &roots as &dyn Fn(&mut _), false),
+        (Owner::ROOT, 0o644, Some("theirs"), &roots, false),
+        (Owner::ROOT, 0o646, Some("theirs"), &roots, true),
+        (Owner::ROOT, 0o646, None, &roots, false),
+        (Owner::ROOT, 0o664, Some("theirs"), &roots, false),
+        (ann(), 0o664, Some("theirs"), &roots, true),
+        (ann(), 0o644, None, &roots, false),
+        (ann(), 0o644, None, &sticky, true),
+        (Owner::ROOT, 0o644, None, &sticky, false),
+        (Owner::ROOT, 0o644, None, &shared, true),
+    ] {
+        let what = format!("{owner:?} {mode:o} {text:?}");
+        assert_eq!(caused(owner, mode, text, change), expected, "{what}");
+    }
 }

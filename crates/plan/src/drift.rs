@@ -137,10 +137,12 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
         };
         if let Some(field) = fields.first() {
             let kind = kind(wanted.entry.kind, field);
-            // The owner of an object may change its content and mode wherever it is.
-            let owned = wanted.object.uid().is_some_and(|uid| uid != 0)
+            // The owner of an object may change its content and mode wherever it is, and a group or all its content.
+            let owner = wanted.object.uid();
+            let owned = owner.is_some_and(|uid| uid != 0)
                 && matches!(kind, DriftKind::Content | DriftKind::Mode);
-            let users = |path: &AbsPath| observed.users_directories.contains_key(path);
+            let written = kind == DriftKind::Content && wanted.object.is_writable_for_users();
+            let users = |path: &AbsPath| observed.may_be_moved_by_users(path, owner);
             let controlled = users(path) || users(wanted.object.file(path));
             let found = observed.objects.get(path).map(|facts| facts.kind);
             let kinds = found.map(|found| (wanted.object.kind(), found));
@@ -151,7 +153,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
                 kind,
                 entry: None,
                 kinds: kinds.filter(|(expected, found)| expected != found),
-                by_user: kind == DriftKind::Unsafe || owned || controlled || leased,
+                by_user: kind == DriftKind::Unsafe || owned || written || controlled || leased,
                 leased,
             });
         }

@@ -63,6 +63,7 @@ mod unit_values;
 mod units;
 mod unreachable_mounts;
 mod unsafe_paths;
+mod user_control;
 mod wildcards;
 mod xattr_warnings;
 
@@ -93,4 +94,4 @@ pub use selinux::SelinuxLabels;
 pub use ssh_keys::{has_managed_keys, is_keys_file};
 pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
 pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in, unit_texts};
-pub use unsafe_paths::MAX_CONTESTED_UPDATES;
+pub use user_control::MAX_CONTESTED_UPDATES;

@@ -111,6 +111,8 @@ pub struct MachineFacts {
     /// The users who control the parent directories of canonical paths, if a user other than root
     /// does.
     pub users_directories: BTreeMap<AbsPath, u32>,
+    /// The topmost directories above canonical paths from which on users other than root may move and remove objects.
+    pub user_tops: BTreeMap<AbsPath, AbsPath>,
     /// The canonical paths whose parent directories others than root may change.
     pub exposed: BTreeSet<AbsPath>,
     /// The same after the update, for those that it exposes.

@@ -10,12 +10,10 @@ use super::{
     kind_replacement::KindReplacement,
     object::ObjectKind,
     steps::PathSteps,
+    user_control::{ContestedDirectories, MAX_CONTESTED_UPDATES},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{MachineConfig, Overwrite, Refusal};
-
-/// How many updates a user makes fail by changing own files until the entries there are skipped.
-pub const MAX_CONTESTED_UPDATES: u32 = 3;
 
 /// Returns the paths in users' directories at which both configs have the same entry. A path that the desired config
 /// makes unsafe, because it gives root's directory to a user, is not among them.
@@ -24,7 +22,11 @@ pub(super) fn unchanged(
     after: &DesiredTree,
     observed: &MachineFacts,
 ) -> BTreeSet<AbsPath> {
-    let users = observed.users_directories.keys();
+    let users = observed
+        .exposed
+        .iter()
+        .chain(observed.changed_targets.keys());
+    let users = users.filter(|path| observed.is_changed_by_users(path, after));
     let paths: BTreeSet<&AbsPath> = users.chain(observed.unsafe_after.keys()).collect();
     if paths.is_empty() {
         return BTreeSet::new();
@@ -39,7 +41,7 @@ pub(super) fn unchanged(
         wanted.is_some_and(|wanted| {
             had.get(&wanted.asked).is_some_and(|(place, had)| {
                 let users_today = observed.unsafe_before.contains_key(*place)
-                    || observed.users_directories.contains_key(*place);
+                    || observed.is_changed_by_users(place, after);
                 had.object == wanted.object && users_today
             })
         })
@@ -123,7 +125,7 @@ pub(super) fn skip_refused(
 
 /// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
 /// path in a way that would block the rest of the update, or has made the last update fail there. Skips all objects in
-/// the directories of a user who has made several updates fail.
+/// directories in which users have made several updates fail.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
@@ -131,16 +133,15 @@ pub(super) fn leave_obstructed(
     observed: &MachineFacts,
     (to, unchanged): (&MachineConfig, &BTreeSet<AbsPath>),
 ) {
-    if observed.users_directories.is_empty() {
+    if observed.exposed.is_empty() && observed.changed_targets.is_empty() {
         return;
     }
-    let contesting = contesting_users(observed);
+    let contested = ContestedDirectories::of(observed, after);
     let (busy, mount_points) = (steps.busy(), host_checks::mount_points(observed));
     operations.retain(|operation| {
         let target = &operation.target;
-        let user = observed.users_directories.get(target);
-        if user.is_some_and(|user| contesting.contains(user)) {
-            leave_contested(target, steps, after);
+        if let Some(directory) = contested.holding(target, observed, after) {
+            leave_contested(target, directory, steps, after);
             return false;
         }
         let failed = failed_before(target, observed);
@@ -150,7 +151,7 @@ pub(super) fn leave_obstructed(
         };
         let stays = !entries.is_empty() && entries.iter().all(|path| unchanged.contains(path));
         let leaves = !stays && !after.speaks_of(target);
-        let is_users = |path: &AbsPath| observed.users_directories.contains_key(path);
+        let is_users = |path: &AbsPath| observed.is_changed_by_users(path, after);
         // A directory that is created as a parent is no path of the config.
         let in_users = is_users(target) || (stays && entries.iter().all(is_users));
         if !in_users || !(leaves || stays) {
@@ -247,21 +248,13 @@ fn entries_at(target: &AbsPath, after: &DesiredTree) -> Vec<AbsPath> {
     below.cloned().collect()
 }
 
-/// The users whose directories were changed during at least [`MAX_CONTESTED_UPDATES`] updates, which failed.
-fn contesting_users(observed: &MachineFacts) -> BTreeSet<u32> {
-    let mut failures: BTreeMap<u32, u32> = BTreeMap::new();
-    for (target, updates) in &observed.changed_targets {
-        if let Some(user) = observed.users_directories.get(target) {
-            let all = failures.entry(*user).or_default();
-            *all = all.saturating_add(*updates);
-        }
-    }
-    failures.retain(|_, updates| *updates >= MAX_CONTESTED_UPDATES);
-    failures.into_keys().collect()
-}
-
-/// Skips the entries at a target in a directory of a user who changes it during updates.
-fn leave_contested(target: &AbsPath, steps: &mut PathSteps, after: &mut DesiredTree) {
+/// Skips the entries at a target in a directory in which a user changes objects during updates.
+fn leave_contested(
+    target: &AbsPath,
+    directory: &AbsPath,
+    steps: &mut PathSteps,
+    after: &mut DesiredTree,
+) {
     let mut entries = entries_at(target, after);
     if entries.is_empty() {
         entries.push(target.clone());
@@ -274,7 +267,8 @@ fn leave_contested(target: &AbsPath, steps: &mut PathSteps, after: &mut DesiredT
             .map_or(&path, |wanted| &wanted.asked);
         let asked = asked.clone();
         after.left_behind.push(format!(
-            "{asked} is left as it is: its user changed files there during {MAX_CONTESTED_UPDATES} updates, which failed"
+            "{asked} is left as it is: a user changed files below {directory} during {MAX_CONTESTED_UPDATES} updates, which \
+             failed"
         ));
         after.skipped_entries.insert(asked);
     }
@@ -290,7 +284,7 @@ fn failed_before(target: &AbsPath, observed: &MachineFacts) -> Option<Refusal> {
 /// Paths in a user's directory where the user has replaced a parent directory by something else.
 fn obstructed(before: &DesiredTree, observed: &MachineFacts) -> BTreeMap<AbsPath, String> {
     let users = before.objects.keys().chain(before.earlier_keys.keys());
-    let users = users.filter(|path| observed.users_directories.contains_key(path));
+    let users = users.filter(|path| observed.user_tops.contains_key(path));
     let why = |path: &AbsPath| {
         let above = no_directory_above(path, observed)?;
         Some(format!("{above} is no longer a directory"))

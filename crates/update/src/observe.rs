@@ -230,6 +230,7 @@ fn observe_objects(
     let observed = look.observe_all([&before, &after]);
     observed.map_err(|error| look.blame(error))?;
     look.seen.users_directories = look.users_directories();
+    look.seen.user_tops = look.user_tops();
     look.seen.exposed = look.exposed_paths();
     look.seen.unsafe_before = look.unsafe_paths(&before);
     look.seen.unsafe_after = look.unsafe_paths(&after);

@@ -53,9 +53,9 @@ impl ObjectObserver<'_> {
             if planned.directories.is_empty() {
                 return Ok(());
             }
-            let known = self.seen.users_directories.len();
+            let known = self.seen.user_tops.len();
             risks = Some(self.risks_of([from, to], paths, &planned, sides)?);
-            if self.seen.users_directories.len() == known {
+            if self.seen.user_tops.len() == known {
                 break;
             }
         }
@@ -154,11 +154,13 @@ impl ObjectObserver<'_> {
             if control.is_some() {
                 self.seen.exposed_after.insert(path.clone());
             }
-            if let Some(DirectoryControl::User { uid: Some(uid), .. }) = control {
-                self.seen
-                    .users_directories
-                    .entry(path.clone())
-                    .or_insert(*uid);
+            if let Some(DirectoryControl::User { uid, top }) = control {
+                let tops = &mut self.seen.user_tops;
+                tops.entry(path.clone()).or_insert_with(|| top.clone());
+                let users = &mut self.seen.users_directories;
+                if let Some(uid) = uid {
+                    users.entry(path.clone()).or_insert(*uid);
+                }
             }
         }
         Ok(found)

@@ -21,7 +21,7 @@ pub fn commit(root: &Root, tx: &Transaction) -> Result<(), TransactionError> {
     let pass = &root.for_one_pass();
     let sync = SyncPoints::of(pass, tx)?;
     for record in &tx.operations {
-        commit_one(pass, record).map_err(|error| name_mover(root, &tx.staging, error))?;
+        commit_one(pass, record).map_err(|error| name_mover(root, tx, error))?;
     }
     sync.sync()
 }

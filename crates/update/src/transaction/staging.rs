@@ -37,7 +37,7 @@ pub fn stage(
     stop: &AbortFlag,
 ) -> Result<(), TransactionError> {
     let staged = stage_all(root, tx, planned, chown, stop);
-    staged.map_err(|error| name_mover(root, &tx.staging, error))
+    staged.map_err(|error| name_mover(root, tx, error))
 }
 
 fn stage_all(

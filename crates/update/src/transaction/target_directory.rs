@@ -2,7 +2,7 @@
 //! then uses the same directory, even if its path is redirected later.
 
 use super::{TransactionError, backups, holder_path, mount_point_dirs};
-use crate::journal::OperationRecord;
+use crate::journal::{OperationRecord, Transaction};
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_rootfs::{DirectoryControl, Root, RootError, WalkedPath};
 
@@ -92,10 +92,11 @@ pub(super) fn as_user_change(
 }
 
 /// Names the user who has moved a staging directory away, if that is the cause of an error: another error about a
-/// target on that mount would name the wrong thing.
+/// target on that mount would name the wrong thing. The error concerns an operation on that mount, so that later plans
+/// skip its target.
 pub(super) fn name_mover(
     root: &Root,
-    dirs: &[AbsPath],
+    tx: &Transaction,
     error: TransactionError,
 ) -> TransactionError {
     let target = match &error {
@@ -105,8 +106,19 @@ pub(super) fn name_mover(
         TransactionError::Root(cause) if cause.is_moved() => None,
         _ => return error,
     };
-    let moved = dirs.iter().find_map(|dir| moved_away(root, dir, target));
-    moved.map_or(error, TransactionError::Root)
+    let mut dirs = tx.staging.iter();
+    let moved = dirs.find_map(|dir| Some((dir, moved_away(root, dir, target)?)));
+    let Some((dir, source)) = moved else {
+        return error;
+    };
+    let is_staged_in = |record: &&OperationRecord| {
+        let slot = record.kind.slot();
+        slot.is_some_and(|slot| slot.is_under(dir))
+    };
+    match tx.operations.iter().find(is_staged_in) {
+        Some(record) => DirectoryRefusal::Error(source.into()).into_error(&record.target),
+        None => source.into(),
+    }
 }
 
 /// The error about a staging directory that no longer exists, if a user controls the top of its mount. `target` is

@@ -150,6 +150,18 @@ impl ObjectObserver<'_> {
         users.collect()
     }
 
+    /// Returns the topmost directories in which users may move and remove objects, above paths.
+    pub(in crate::observe) fn user_tops(&self) -> BTreeMap<AbsPath, AbsPath> {
+        let tops = self
+            .controlled
+            .iter()
+            .filter_map(|(path, control)| match control {
+                DirectoryControl::User { top, .. } => Some((path.clone(), top.clone())),
+                DirectoryControl::Root | DirectoryControl::Sticky => None,
+            });
+        tops.collect()
+    }
+
     /// Returns the paths whose parent directories others than root may change.
     pub(in crate::observe) fn exposed_paths(&self) -> BTreeSet<AbsPath> {
         let exposed = self

@@ -1,0 +1,130 @@
+//! Determines at which paths users other than root may change objects, and in which directories they made updates fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    FileFacts, MachineFacts,
+    desired_tree::{DesiredTree, ObjectSpec},
+    object::ObjectKind,
+};
+use machinist_base::abs_path::AbsPath;
+
+/// How many updates a user makes fail by changing objects in a directory until the entries there are skipped, and in how
+/// many directories until all entries in the directories of that user are.
+pub const MAX_CONTESTED_UPDATES: u32 = 3;
+
+impl MachineFacts {
+    /// Whether a user other than root may move or remove the object at a path; `owner` is the one that the config sets.
+    pub(super) fn may_be_moved_by_users(&self, path: &AbsPath, owner: Option<u32>) -> bool {
+        let found = self.objects.get(path).map(|facts| facts.uid);
+        let is_users = |owner: Option<u32>| owner.is_some_and(|uid| uid != 0);
+        // In a directory with the sticky bit, the owner of an object may.
+        self.user_tops.contains_key(path)
+            || (self.exposed.contains(path) && (is_users(owner) || is_users(found)))
+    }
+
+    /// Whether a user other than root may change the object at a path itself.
+    fn may_be_written_by_users(&self, path: &AbsPath, wanted: Option<&ObjectSpec>) -> bool {
+        let found = self.objects.get(path);
+        found.is_some_and(is_written_by_users) || wanted.is_some_and(ObjectSpec::is_users)
+    }
+
+    /// Whether a user other than root may have changed what is at the path of an entry, so that it must not stop others.
+    pub(super) fn is_changed_by_users(&self, path: &AbsPath, after: &DesiredTree) -> bool {
+        let wanted = after.objects.get(path).map(|wanted| &wanted.object);
+        let owner = wanted.and_then(ObjectSpec::uid);
+        self.may_be_moved_by_users(path, owner)
+            || (self.changed_targets.contains_key(path)
+                && self.may_be_written_by_users(path, wanted))
+    }
+
+    /// The topmost directory above a path that the same users may change: a directory that others than its owner may
+    /// write is no evidence against its owner.
+    fn users_top(&self, path: &AbsPath) -> Option<AbsPath> {
+        let top = self.user_tops.get(path)?;
+        let above: Vec<AbsPath> = path.ancestors().take_while(|it| it.is_under(top)).collect();
+        let is_shared = |directory: &&AbsPath| {
+            let facts = self.objects.get(*directory);
+            facts.is_some_and(|facts| is_writable_for_others(facts.mode, facts.gid))
+        };
+        let shared = above.iter().rev().find(is_shared);
+        Some(shared.unwrap_or(top).clone())
+    }
+}
+
+/// Whether a file or directory is writable for a group other than root's, or for all.
+const fn is_writable_for_others(mode: u32, gid: u32) -> bool {
+    mode & 0o002 != 0 || (mode & 0o020 != 0 && gid != 0)
+}
+
+fn is_written_by_users(facts: &FileFacts) -> bool {
+    let is_file = facts.kind == ObjectKind::File;
+    facts.uid != 0 || (is_file && is_writable_for_others(facts.mode, facts.gid))
+}
+
+impl ObjectSpec {
+    /// Whether a user other than root may change the object itself.
+    fn is_users(&self) -> bool {
+        self.uid().is_some_and(|uid| uid != 0) || self.is_writable_for_users()
+    }
+
+    /// Whether this is a file that is writable for a group other than root's, or for all.
+    pub(super) fn is_writable_for_users(&self) -> bool {
+        match self {
+            Self::File { mode, gid, .. } => is_writable_for_others(*mode, *gid),
+            Self::Partial {
+                directory: false,
+                mode: Some(mode),
+                gid,
+                ..
+            } => is_writable_for_others(*mode, gid.unwrap_or(0)),
+            _ => false,
+        }
+    }
+}
+
+/// The directories whose entries are skipped, because users made several updates fail there.
+#[derive(Debug, Default)]
+pub(super) struct ContestedDirectories {
+    directories: BTreeSet<AbsPath>,
+    /// The topmost directories of users who did so in several directories.
+    tops: BTreeSet<AbsPath>,
+}
+
+impl ContestedDirectories {
+    pub(super) fn of(observed: &MachineFacts, after: &DesiredTree) -> Self {
+        let mut failures: BTreeMap<AbsPath, (u32, Option<AbsPath>)> = BTreeMap::new();
+        for (target, updates) in &observed.changed_targets {
+            let Some(parent) = target.parent() else {
+                continue;
+            };
+            if observed.is_changed_by_users(target, after) {
+                let (all, top) = failures.entry(parent).or_default();
+                *all = all.saturating_add(*updates);
+                *top = observed.users_top(target);
+            }
+        }
+        failures.retain(|_, (updates, _)| *updates >= MAX_CONTESTED_UPDATES);
+        let mut below: BTreeMap<AbsPath, u32> = BTreeMap::new();
+        for top in failures.values().filter_map(|(_, top)| top.clone()) {
+            *below.entry(top).or_default() += 1;
+        }
+        below.retain(|_, directories| *directories >= MAX_CONTESTED_UPDATES);
+        Self {
+            directories: failures.into_keys().collect(),
+            tops: below.into_keys().collect(),
+        }
+    }
+
+    /// The contested directory that holds a target, if a user may change the object there.
+    pub(super) fn holding(
+        &self,
+        target: &AbsPath,
+        observed: &MachineFacts,
+        after: &DesiredTree,
+    ) -> Option<&AbsPath> {
+        let mut all = self.directories.iter().chain(&self.tops);
+        let found = all.find(|directory| target != *directory && target.is_under(directory))?;
+        observed.is_changed_by_users(target, after).then_some(found)
+    }
+}
