@@ -158,12 +158,12 @@ fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
         left.contains("below /home/ann/share/a during 3 updates"),
         "{left}"
     );
-    // Whoever shares the directory with ann cannot reach her other files.
+    // Users who share the directory with ann cannot reach her other files.
     let (targets, _) = planned_after_failures(&FILES[..3]);
     assert_eq!(targets, own);
     let (targets, _) = planned_after_failures(&FILES[3..6]);
     assert_eq!(targets, ["/etc/motd"]);
-    // Only root may write there, so that nobody is to blame.
+    // Only root may write there.
     let (targets, _) = planned_after_failures(&["/etc/motd"]);
     assert_eq!(targets.len(), FILES.len());
 }

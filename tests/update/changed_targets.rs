@@ -82,7 +82,7 @@ async fn entries_that_cannot_be_moved_into_a_users_directory_block_no_other_entr
     let last = journal.history.last().unwrap();
     let left = last.left_behind.join("\n");
     assert!(
-        left.contains("/home/bob/app.conf is left as it is: a user changed files below /home/bob"),
+        left.contains("/home/bob/app.conf is left unchanged: a user changed files below /home/bob"),
         "{left}"
     );
     assert!(sandbox.read("/home/bob/app.conf").is_none());

@@ -267,7 +267,7 @@ fn leave_contested(
             .map_or(&path, |wanted| &wanted.asked);
         let asked = asked.clone();
         after.left_behind.push(format!(
-            "{asked} is left as it is: a user changed files below {directory} during {MAX_CONTESTED_UPDATES} updates, which \
+            "{asked} is left unchanged: a user changed files below {directory} during {MAX_CONTESTED_UPDATES} updates, which \
              failed"
         ));
         after.skipped_entries.insert(asked);

@@ -29,7 +29,7 @@ impl MachineFacts {
         found.is_some_and(is_written_by_users) || wanted.is_some_and(ObjectSpec::is_users)
     }
 
-    /// Whether a user other than root may have changed what is at the path of an entry, so that it must not stop others.
+    /// Whether a user other than root may have changed the object of an entry, so that its state must not stop others.
     pub(super) fn is_changed_by_users(&self, path: &AbsPath, after: &DesiredTree) -> bool {
         let wanted = after.objects.get(path).map(|wanted| &wanted.object);
         let owner = wanted.and_then(ObjectSpec::uid);

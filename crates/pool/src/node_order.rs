@@ -51,7 +51,7 @@ impl NodeOrder {
         keys.collect()
     }
 
-    /// The age as it is ordered; a missing one last.
+    /// The key of the age; a missing one is last.
     fn age(&self, node: &NodeView) -> (bool, Option<i128>) {
         let created = node.created.map(|time| time.as_nanosecond());
         let age = match self {

@@ -17,8 +17,8 @@ use super::grant_progress::open_grant;
 /// Effect of the taint of the update.
 pub const UPDATE_TAINT_EFFECT: &str = "PreferNoSchedule";
 
-/// How many names are kept before those that no Node has any more are dropped.
-const MAX_UNUSED_NAMES: usize = 1024;
+/// How many names are kept at least before those that no Node has any more are dropped.
+const MIN_KEPT_NAMES: usize = 1024;
 
 /// The facts of a Node. Texts are annotations with a value.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,18 +140,23 @@ impl NodeFacts {
 
 /// Names that many Nodes have in common, such as those of configs, each in memory once.
 #[derive(Debug, Default)]
-pub struct SharedNames(HashSet<Arc<str>>);
+pub struct SharedNames {
+    names: HashSet<Arc<str>>,
+    /// How many names there were after the last unused ones were dropped.
+    used: usize,
+}
 
 impl SharedNames {
     fn shared(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.0.get(name) {
+        if let Some(known) = self.names.get(name) {
             return known.clone();
         }
-        if self.0.len() >= MAX_UNUSED_NAMES {
-            self.0.retain(|name| Arc::strong_count(name) > 1);
+        if self.names.len() >= (2 * self.used).max(MIN_KEPT_NAMES) {
+            self.names.retain(|name| Arc::strong_count(name) > 1);
+            self.used = self.names.len();
         }
         let name: Arc<str> = name.into();
-        self.0.insert(name.clone());
+        self.names.insert(name.clone());
         name
     }
 }
@@ -165,10 +170,10 @@ mod tests {
         let mut names = SharedNames::default();
         let first = names.shared("rendered-worker-1");
         assert!(Arc::ptr_eq(&first, &names.shared("rendered-worker-1")));
-        for at in 0..3 * MAX_UNUSED_NAMES {
+        for at in 0..3 * MIN_KEPT_NAMES {
             names.shared(&format!("rendered-worker-{at}"));
         }
-        assert!(names.0.len() <= MAX_UNUSED_NAMES, "{}", names.0.len());
+        assert!(names.names.len() <= MIN_KEPT_NAMES, "{names:?}");
         assert!(Arc::ptr_eq(&first, &names.shared("rendered-worker-1")));
     }
 }
