@@ -1,8 +1,9 @@
 //! Original objects are restored, new ones are removed, and no foreign content is lost.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{os::unix::fs::PermissionsExt as _, sync::Arc};
 
-use machinist_testkit::sandbox::{Sandbox, config, difference};
+use machinist_rootfs::{FsOp, FsOpKind};
+use machinist_testkit::sandbox::{Sandbox, apply, config, difference};
 
 fn chmod(sandbox: &Sandbox, path: &str, mode: u32) {
     std::fs::set_permissions(sandbox.path(path), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -29,6 +30,25 @@ fn furnished(mounts: &[&str]) -> Sandbox {
     std::os::unix::fs::symlink("motd", sandbox.path("/etc/issue")).unwrap();
     std::os::unix::fs::symlink("/nowhere", sandbox.path("/etc/dangling")).unwrap();
     sandbox
+}
+
+/// A user may fill the file system as soon as the new object is there.
+#[test]
+fn what_follows_the_commit_needs_no_new_directory() {
+    let sandbox = Sandbox::with_mounts(&["/srv"]);
+    sandbox.write("/srv/a", "original\n");
+    let file = sandbox.path("/srv/a");
+    let root = sandbox.root().with_fault(Arc::new(move |op: &FsOp| {
+        let is_made =
+            matches!(op.act, FsOpKind::MakeDir(_)) && op.path.as_str().starts_with("/srv");
+        let is_full = is_made && std::fs::read(&file).is_ok_and(|text| text == b"ours\n");
+        is_full.then(|| std::io::Error::from_raw_os_error(nix::libc::ENOSPC))
+    }));
+    let report = apply(&root, &config("ours").file("/srv/a", "ours\n", 0o644)).unwrap();
+    assert_eq!(report.failure, None);
+    assert_eq!(sandbox.journal().transactions, []);
+    sandbox.applied(&config("none"));
+    assert_eq!(sandbox.read("/srv/a").unwrap(), "original\n");
 }
 
 #[test]

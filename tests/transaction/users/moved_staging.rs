@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use machinist_base::reason::Reason;
+use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_rootfs::FsOpKind;
 use machinist_testkit::stepwise_update::StageFailure;
 use machinist_update::transaction::TransactionError;
@@ -27,6 +27,9 @@ fn names_bob(error: &TransactionError) {
     assert_eq!(error.reason(), Reason::UnsafePath, "{text}");
     assert!(text.contains("/home/bob/.machinist"), "{text}");
     assert!(text.contains(&format!("user {BOB}")), "{text}");
+    // Later plans skip it.
+    let target = error.changed_target().map(AbsPath::as_str);
+    assert_eq!(target, Some("/home/bob/z"), "{text}");
 }
 
 /// The error of an update during which bob moves the directory away, at the first of these operations.
