@@ -75,7 +75,7 @@ fn an_alias_link_from_before_a_drop_in_comes_back_after_its_unit_was_enabled_by_
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// As systemctl 252 and later have it.
+/// The links that systemctl 252 creates.
 #[test]
 fn a_template_without_a_default_instance_is_enabled_for_templates_and_instances() {
     for (line, link) in [

@@ -73,7 +73,7 @@ impl<'a> NodeSummary<&'a str> {
 }
 
 impl<T> NodeSummary<T> {
-    /// Whether the Node has a grant that has not ended. What cannot be parsed may be one.
+    /// Whether the Node has a grant that has not ended. A grant that cannot be parsed counts as open.
     pub(super) fn has_open_grant(&self, node: &NodeView) -> bool {
         self.has_grant && !matches!(open_grant(node), Ok(None))
     }

@@ -294,6 +294,18 @@ fn a_gate_message_lists_at_most_three_items() {
 }
 
 #[test]
+fn a_gate_names_the_unverified_config_if_there_is_one() {
+    for (name, message) in [
+        ("b", "b is applied, not verified yet"),
+        ("", "changes of files are applied, not verified yet"),
+    ] {
+        let inputs = with(|inputs| inputs.config.unverified = Some(name.to_owned()));
+        let gates = Gates::default().evaluate(&inputs, &policy(), at(0));
+        assert_eq!(gates.get(GateName::Config).unwrap().message, message);
+    }
+}
+
+#[test]
 fn gate_json_has_the_documented_shape() {
     let gates = Gates::default().evaluate(&healthy(), &policy(), at(0));
     let text = serde_json::to_string(gates.get(GateName::TimeSync).unwrap()).unwrap();
