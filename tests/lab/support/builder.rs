@@ -79,12 +79,15 @@ impl Builder {
         );
         let dir = Path::new(WORK).join(&self.name);
         let root = dir.join("root");
-        copy_base(&dir, &root);
+        copy_base(&dir, &root, self.machinist);
         self.furnish(&root, &address);
+        let containerd = dir.join("containerd");
+        fs::create_dir(&containerd).unwrap();
+        let containerd = format!("--bind={}:/var/lib/containerd", containerd.display());
         let supervisor = Supervisor::new(Hardware {
             name: self.name.clone(),
             console: dir.join("console.log"),
-            binds: self.binds,
+            binds: self.binds.into_iter().chain([containerd]).collect(),
             root,
         });
         let boot_time = Duration::ZERO;
@@ -120,11 +123,6 @@ impl Builder {
         );
         for (path, content) in EVERY_MACHINE {
             put(path, content.as_bytes(), 0o644);
-        }
-        if self.machinist {
-            machinist_files()
-                .iter()
-                .for_each(|(path, bytes, mode)| put(path, bytes, *mode));
         }
         self.files
             .iter()
@@ -210,11 +208,11 @@ pub fn machinist_files() -> Vec<Given> {
     files
 }
 
-/// A copy of the base image that shares unchanged data with it.
+/// A copy of the base image, and of the program's files if `machinist` is set, that shares unchanged data with them.
 ///
 /// An overlay costs nothing to create and to remove; where the work directory does not support one
 /// (it is an overlay itself, as in a container) the files are copied, with reflinks if possible.
-fn copy_base(dir: &Path, root: &Path) {
+fn copy_base(dir: &Path, root: &Path, machinist: bool) {
     assert!(
         !dir.exists(),
         "{} exists: two machines of one name?",
@@ -224,9 +222,14 @@ fn copy_base(dir: &Path, root: &Path) {
     for part in [&upper, &work, root] {
         fs::create_dir_all(part).unwrap();
     }
+    let program = machinist.then(|| lab().program.display().to_string());
+    let layers: Vec<String> = program
+        .into_iter()
+        .chain([lab().base.display().to_string()])
+        .collect();
     let options = format!(
         "lowerdir={},upperdir={},workdir={},redirect_dir=on",
-        lab().base.display(),
+        layers.join(":"),
         upper.display(),
         work.display()
     );
@@ -239,15 +242,13 @@ fn copy_base(dir: &Path, root: &Path) {
     );
     if let Err(error) = made {
         eprintln!("lab: no overlay in {WORK} ({error}): copying the base image");
-        let from = lab().base.join(".");
-        let mut copy = Command::new("cp");
-        copy.args(["--archive", "--reflink=auto"])
-            .arg(from)
-            .arg(root);
-        assert!(
-            copy.status().unwrap().success(),
-            "cannot copy the base image"
-        );
+        for layer in layers.iter().rev() {
+            let mut copy = Command::new("cp");
+            copy.args(["--archive", "--reflink=auto"])
+                .arg(format!("{layer}/."))
+                .arg(root);
+            assert!(copy.status().unwrap().success(), "cannot copy {layer}");
+        }
     }
 }
 

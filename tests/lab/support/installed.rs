@@ -106,7 +106,7 @@ impl Shipped {
     fn pack(archive: &str, program: &Path) -> Self {
         let archive = Path::new(WORK).join(archive);
         let mut build = Command::new(Path::new(HOME).join("packaging/image/build"));
-        build.arg("--output").arg(&archive);
+        build.args(["--compression", "1", "--output"]).arg(&archive);
         let image = stdout_of(build.arg("--binary").arg(program));
         let digest = image.rsplit_once('@').expect("a digest").1;
         Self {
@@ -120,7 +120,7 @@ impl Shipped {
     pub fn import(&self, machine: &Machine) {
         machine.write("/var/lib/machinist.tar", fs::read(&self.archive).unwrap());
         machine.sh(
-            "ctr -n k8s.io images import --snapshotter native --base-name localhost/machinist --digests \
+            "ctr -n k8s.io images import --base-name localhost/machinist --digests \
              /var/lib/machinist.tar >/dev/null && rm /var/lib/machinist.tar",
         );
     }

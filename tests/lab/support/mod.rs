@@ -35,6 +35,8 @@ pub use seeded_random::Dice;
 pub struct Lab {
     /// The image every machine is a copy of.
     pub base: PathBuf,
+    /// The built program and its units, as a layer above the base image.
+    pub program: PathBuf,
     /// The binary that holds every Kubernetes component.
     pub kube: PathBuf,
     /// The binary that runs as `kube kubelet` on machines: the same, or the one that
@@ -63,6 +65,7 @@ pub fn lab() -> &'static Lab {
     let path = |name: &str| PathBuf::from(variable(name));
     LAB.get_or_init(|| Lab {
         base: path("MACHINIST_LAB_BASE"),
+        program: path("MACHINIST_LAB_PROGRAM"),
         kube: path("MACHINIST_LAB_KUBE"),
         kubelet: std::env::var_os("MACHINIST_LAB_KUBELET")
             .map_or_else(|| path("MACHINIST_LAB_KUBE"), PathBuf::from),

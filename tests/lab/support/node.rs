@@ -89,7 +89,7 @@ impl<'a> Node<'a> {
         let inside = "/var/lib/lab-image.tar";
         self.machine
             .write(inside, std::fs::read(&image.archive).unwrap());
-        let import = "ctr --namespace k8s.io images import --snapshotter native";
+        let import = "ctr --namespace k8s.io images import";
         self.machine
             .sh(&format!("{import} {inside} >/dev/null && rm {inside}"));
     }
