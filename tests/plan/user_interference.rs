@@ -2,7 +2,7 @@
 
 use machinist_base::reason::Reason;
 use machinist_ignition::{Content, EntryOrigin, File, MachineConfig, Owner};
-use machinist_plan::{Cost, MachineFacts, MountFacts, Plan, Policies};
+use machinist_plan::{Cost, MachineFacts, MountFacts, Plan, Policies, TargetFailures};
 use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, OFFLINE, Tree, path, show};
@@ -119,7 +119,7 @@ const FILES: [&str; 7] = [
 ];
 
 /// The targets of an update of all files, after three updates failed at each of these paths, and what it leaves.
-fn planned_after_failures(failed: &[&str]) -> (Vec<String>, String) {
+fn planned_after_failures(failed: &[&str], is_recent: bool) -> (Vec<String>, String) {
     let tree = Tree::new();
     for at in FILES {
         tree.write(at, "one");
@@ -134,7 +134,11 @@ fn planned_after_failures(failed: &[&str]) -> (Vec<String>, String) {
     }
     let shared = observed.objects.get_mut(&path(SHARED)).unwrap();
     (shared.mode, shared.uid, shared.gid) = (0o775, ANN, 1501);
-    let failed = failed.iter().map(|at| (path(at), 3));
+    let failures = TargetFailures {
+        updates: 3,
+        is_recent,
+    };
+    let failed = failed.iter().map(|at| (path(at), failures));
     observed.changed_targets = failed.collect();
     let plan = machinist_plan::between(&from, &to, &observed, &Policies::default(), OFFLINE);
     let plan = plan.unwrap_or_else(|refusals| panic!("{}", show(&refusals)));
@@ -150,7 +154,7 @@ fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
         "/home/ann/own/b/f",
         "/home/ann/own/c/f",
     ];
-    let (targets, left) = planned_after_failures(&FILES[..1]);
+    let (targets, left) = planned_after_failures(&FILES[..1], true);
     let mut expected = own.to_vec();
     expected.extend(["/home/ann/share/b/f", "/home/ann/share/c/f"]);
     assert_eq!(targets, expected);
@@ -159,13 +163,90 @@ fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
         "{left}"
     );
     // Users who share the directory with ann cannot reach her other files.
-    let (targets, _) = planned_after_failures(&FILES[..3]);
+    let (targets, _) = planned_after_failures(&FILES[..3], true);
     assert_eq!(targets, own);
-    let (targets, _) = planned_after_failures(&FILES[3..6]);
+    let (targets, _) = planned_after_failures(&FILES[3..6], true);
     assert_eq!(targets, ["/etc/motd"]);
     // Only root may write there.
-    let (targets, _) = planned_after_failures(&["/etc/motd"]);
+    let (targets, _) = planned_after_failures(&["/etc/motd"], true);
     assert_eq!(targets.len(), FILES.len());
+    // A user who stopped delays nothing.
+    let (targets, _) = planned_after_failures(&FILES[..6], false);
+    assert_eq!(targets.len(), FILES.len());
+}
+
+/// A config with a file without contents of which the entry sets only the mode.
+fn with_mode(at: &str, mode: u32) -> MachineConfig {
+    let mut config = config(&[(at, "")]);
+    let file = config.files.get_mut(&path(at)).unwrap();
+    (file.content, file.mode, file.user, file.group) = (None, Some(mode), None, None);
+    config
+}
+
+#[test]
+fn hard_links_of_users_block_neither_a_new_mode_nor_the_removal_of_an_entry() {
+    let at = "/var/log/ann.log";
+    let tree = Tree::new();
+    tree.write(at, "hers");
+    tree.write("/home/ann/.profile", "");
+    std::fs::hard_link(tree.at(at), tree.at("/home/ann/log")).unwrap();
+    let nothing = MachineConfig::default();
+    let from = with_mode(at, 0o640);
+    let mut twice = with_mode(at, 0o600);
+    twice.files.extend(with_mode("/home/ann/log", 0o644).files);
+    let both = with_mode(at, 0o600);
+    for (to, owner, is_exposed, expected) in [
+        (&both, ANN, false, Ok(vec![at])),
+        (&nothing, ANN, false, Ok(vec![at])),
+        // Only root can have made the other name, and may not expect that it changes.
+        (&both, 0, false, Err(vec![Reason::DuplicateTarget])),
+        (&nothing, 0, false, Ok(vec![])),
+        // Two entries cannot give one file two modes, and users choose no names below their directories.
+        (&twice, ANN, false, Err(vec![Reason::DuplicateTarget])),
+        (&twice, ANN, true, Ok(vec![at])),
+    ] {
+        let mut observed = tree.observed(&from, to, CallerFacts::default());
+        observed.objects.get_mut(&path(at)).unwrap().uid = ANN.min(owner);
+        let log = observed.objects.get_mut(&path("/home/ann/log"));
+        log.into_iter().for_each(|facts| facts.uid = owner);
+        let first = machinist_plan::Attributes {
+            mode: 0o600,
+            uid: owner,
+            gid: 0,
+        };
+        observed.modes.insert(path(at), first);
+        if is_exposed {
+            let link = path("/home/ann/log");
+            observed.users_directories.insert(link, ANN);
+        }
+        let plan = machinist_plan::between(&from, to, &observed, &Policies::default(), OFFLINE);
+        let targets = plan.as_ref().map(|plan| {
+            let targets = plan.operations.iter();
+            targets.map(|it| it.target.as_str()).collect::<Vec<_>>()
+        });
+        let targets = targets.map_err(|refusals| {
+            let reasons = refusals.iter().map(|refusal| refusal.reason);
+            reasons.collect::<Vec<_>>()
+        });
+        let what = format!("{:?} {owner} {is_exposed}", to.files.keys());
+        assert_eq!(targets, expected, "{what}");
+    }
+}
+
+#[test]
+fn the_owner_of_an_object_may_have_changed_its_mode_where_the_config_sets_no_owner() {
+    let tree = Tree::new();
+    tree.write("/var/log/ann.log", "hers");
+    let config = with_mode("/var/log/ann.log", 0o640);
+    for (owner, expected) in [(ANN, true), (0, false)] {
+        let mut observed = tree.observed(&config, &config, CallerFacts::default());
+        for facts in observed.objects.values_mut() {
+            facts.uid = owner;
+        }
+        let drift = machinist_plan::drift(&config, &observed, true);
+        assert_eq!(drift.len(), 1, "{drift:?}");
+        assert_eq!(drift[0].by_user, expected, "{owner}");
+    }
 }
 
 #[test]

@@ -197,6 +197,9 @@ fn a_changed_account_entry_is_drift_and_is_repaired() {
             "/etc/passwd has a different entry for ann"
         ]
     );
+    // Users may change their shell, and not their groups.
+    let by_user: Vec<bool> = drift.iter().map(|drift| drift.by_user).collect();
+    assert_eq!(by_user, [false, true]);
     let only = [machinist_testkit::sandbox::at("/etc/group")].into();
     let part = drifted(&sandbox, Some(&only));
     assert_eq!(part.len(), 1);

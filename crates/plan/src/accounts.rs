@@ -23,13 +23,13 @@ use machinist_ignition::{EntryKind, EntryOrigin, MachineConfig, Refusal, User};
 use self::id_allocation::UsedIds;
 
 /// The positions of the fields of an entry, from 0.
-mod field {
-    pub(super) const PASSWORD_FIELD: usize = 1;
+pub(super) mod field {
+    pub(in super::super) const PASSWORD_FIELD: usize = 1;
     pub(super) const ID_FIELD: usize = 2;
     pub(super) const GROUP_FIELD: usize = 3;
-    pub(super) const GECOS_FIELD: usize = 4;
+    pub(in super::super) const GECOS_FIELD: usize = 4;
     pub(super) const HOME_FIELD: usize = 5;
-    pub(super) const SHELL_FIELD: usize = 6;
+    pub(in super::super) const SHELL_FIELD: usize = 6;
 }
 
 /// The changes that a config makes to the machine's users and groups.

@@ -13,6 +13,7 @@ use super::{
     kind_replacement,
     object::ObjectKind,
     object_compare::differences,
+    user_control::is_changeable_by_its_user,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, MachineConfig};
@@ -137,15 +138,13 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
         };
         if let Some(field) = fields.first() {
             let kind = kind(wanted.entry.kind, field);
-            // The owner of an object may change its content and mode wherever it is, and a group or all its content.
+            let found = observed.objects.get(path);
             let owner = wanted.object.uid();
-            let owned = owner.is_some_and(|uid| uid != 0)
-                && matches!(kind, DriftKind::Content | DriftKind::Mode);
-            let written = kind == DriftKind::Content && wanted.object.is_writable_for_users();
             let users = |path: &AbsPath| observed.may_be_moved_by_users(path, owner);
             let controlled = users(path) || users(wanted.object.file(path));
-            let found = observed.objects.get(path).map(|facts| facts.kind);
-            let kinds = found.map(|found| (wanted.object.kind(), found));
+            let changed =
+                found.is_some_and(|found| wanted.object.is_changed_by_users(found, field));
+            let kinds = found.map(|found| (wanted.object.kind(), found.kind));
             // Only the owner of a file may take a lease on it, and keeps it when the owner changes.
             let leased = kind == DriftKind::Content && observed.leased.contains(path);
             drifts.push(DriftEntry {
@@ -153,7 +152,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
                 kind,
                 entry: None,
                 kinds: kinds.filter(|(expected, found)| expected != found),
-                by_user: kind == DriftKind::Unsafe || owned || written || controlled || leased,
+                by_user: kind == DriftKind::Unsafe || changed || controlled || leased,
                 leased,
             });
         }
@@ -180,30 +179,35 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
 
 /// One drift for each database, with the names of all entries that differ in it.
 fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
-    let mut names: BTreeMap<Database, (DriftKind, BTreeSet<&str>)> = BTreeMap::new();
+    let mut drifts: BTreeMap<Database, DriftEntry> = BTreeMap::new();
+    let mut names: BTreeMap<Database, BTreeSet<&str>> = BTreeMap::new();
     for edit in edits {
-        let missing = matches!(edit, Edit::Line { after: Some(_), .. });
-        let (kind, names) = names
-            .entry(edit.database())
-            .or_insert((DriftKind::Missing, BTreeSet::new()));
-        if !missing {
-            *kind = DriftKind::Content;
+        let database = edit.database();
+        let drift = drifts.entry(database).or_insert_with(|| DriftEntry {
+            path: database.path(),
+            kind: DriftKind::Missing,
+            entry: None,
+            kinds: None,
+            by_user: true,
+            leased: false,
+        });
+        if !matches!(edit, Edit::Line { after: Some(_), .. }) {
+            drift.kind = DriftKind::Content;
         }
+        drift.by_user &= is_changeable_by_its_user(edit);
         // For a membership report the user, not the group.
-        names.insert(match edit {
+        names.entry(database).or_default().insert(match edit {
             Edit::Member { user, .. } => user,
             edit => edit.name(),
         });
     }
-    let drift = |(database, (kind, names)): (Database, (DriftKind, BTreeSet<&str>))| DriftEntry {
-        path: database.path(),
-        kind,
-        entry: Some(names.into_iter().collect::<Vec<_>>().join(", ")),
-        kinds: None,
-        by_user: false,
-        leased: false,
-    };
-    names.into_iter().map(drift).collect()
+    for (database, names) in names {
+        let names: Vec<&str> = names.into_iter().collect();
+        if let Some(drift) = drifts.get_mut(&database) {
+            drift.entry = Some(names.join(", "));
+        }
+    }
+    drifts.into_values().collect()
 }
 
 fn kind(entry: EntryKind, field: &str) -> DriftKind {

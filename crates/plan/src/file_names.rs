@@ -16,12 +16,17 @@ pub(super) struct FileNames {
     /// The number of other names that a file has on the machine because of the configs, by its path: hard links of
     /// one of the configs and their files, if they are the same object now.
     pub(super) existing: BTreeMap<AbsPath, u32>,
+    /// The paths of files without contents in the desired config, whose mode and owner are set in place.
+    pub(super) without_content: BTreeSet<AbsPath>,
 }
 
 impl FileNames {
     pub(super) fn of(before: &DesiredTree, after: &DesiredTree, observed: &MachineFacts) -> Self {
         let mut all = Self::default();
         let mut paths = BTreeSet::new();
+        let partial = after.objects.iter();
+        let partial = partial.filter(|(_, wanted)| wanted.object.is_without_content());
+        all.without_content = partial.map(|(path, _)| path.clone()).collect();
         for (path, wanted) in before.objects.iter().chain(&after.objects) {
             if let ObjectSpec::Hard { target, .. } = &wanted.object {
                 paths.extend([path, target]);

@@ -6,7 +6,8 @@ use super::{
     Database, FileFacts, MachineFacts, ObjectKind,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
     host_checks,
-    steps::{PathAction, PathSteps},
+    partial_entries::is_root_only,
+    steps::{PathAction, PathStep, PathSteps},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{EntryKind, MachineConfig, Refusal};
@@ -196,6 +197,49 @@ impl PathSteps {
             }
             _ => false,
         }
+    }
+}
+
+impl PathSteps {
+    /// The number of names of a file, if some of them are not the config's and must not get another mode and owner.
+    pub(super) fn shared_names(&self, target: &AbsPath, observed: &MachineFacts) -> Option<u32> {
+        let facts = observed.objects.get(target)?;
+        let wanted = self.names.wanted.get(target).copied().unwrap_or(0);
+        let own = self.names.existing.get(target).copied().unwrap_or(0);
+        // A user could put another file there that has the same number of names.
+        let is_shared = match observed.users_directories.contains_key(target) {
+            true => wanted > 0 || facts.names > 1,
+            false => {
+                let others = facts.names > own.saturating_add(1);
+                let by_users = observed.is_linked_by_users(target, facts);
+                others && (!by_users || self.is_named_twice(target, facts, observed))
+            }
+        };
+        (facts.kind == ObjectKind::File && is_shared)
+            .then(|| facts.names.max(wanted.saturating_add(1)))
+    }
+
+    /// Whether the update also changes the file at another of its paths, where users cannot have put it.
+    fn is_named_twice(&self, target: &AbsPath, facts: &FileFacts, observed: &MachineFacts) -> bool {
+        let in_place = |step: &PathStep| matches!(step.act, PathAction::Metadata(_));
+        let steps = self.at.iter().filter(|(_, step)| in_place(step));
+        steps
+            .map(|(path, _)| path)
+            .chain(&self.names.without_content)
+            .filter(|path| *path != target && !observed.users_directories.contains_key(*path))
+            .filter_map(|path| observed.objects.get(path))
+            .any(|other| (other.device, other.inode) == (facts.device, facts.inode))
+    }
+}
+
+impl MachineFacts {
+    /// Whether a user other than root may have made the other names of a file in a directory of root, now or before
+    /// machinist changed its mode and owner.
+    fn is_linked_by_users(&self, target: &AbsPath, facts: &FileFacts) -> bool {
+        let before = self.modes.get(target);
+        facts.is_written_by_users()
+            || before.is_some_and(|before| !is_root_only(*before))
+            || self.user_written.contains(target)
     }
 }
 

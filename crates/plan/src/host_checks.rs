@@ -244,25 +244,14 @@ impl HostChecks<'_> {
 
     /// Mode and owner belong to the file and not to its name: changing them would affect its other names as well.
     fn other_names(&self) -> Option<Refusal> {
-        let (target, facts) = (&self.operation.target, self.facts()?);
-        let names = &self.steps.names;
-        let wanted = names.wanted.get(target).copied().unwrap_or(0);
-        let own = names.existing.get(target).copied().unwrap_or(0);
-        // A user could put another file there that has the same number of names.
-        let shared = match self.observed.users_directories.contains_key(target) {
-            true => wanted > 0 || facts.names > 1,
-            false => facts.names > own.saturating_add(1),
-        };
-        let refused = self.in_place() && facts.kind == ObjectKind::File && shared;
-        refused.then(|| {
-            let names = facts.names.max(wanted.saturating_add(1));
-            let message = format!(
-                "{target} is one of {names} hard links to a file, and the others would get its \
-                 mode and owner"
-            );
-            self.refuse(Reason::DuplicateTarget, message)
-                .expected("a file with a single link, or contents")
-        })
+        let target = &self.operation.target;
+        let names = self.steps.shared_names(target, self.observed);
+        let names = names.filter(|_| self.in_place())?;
+        let message = format!(
+            "{target} is one of {names} hard links to a file, and the others would get its mode and owner"
+        );
+        let refusal = self.refuse(Reason::DuplicateTarget, message);
+        Some(refusal.expected("a file with a single link, or contents"))
     }
 
     fn is_directory(&self) -> bool {

@@ -80,7 +80,7 @@ pub use planner::{between, only};
 
 pub use machine_facts::{
     AccountFacts, Attributes, FileFacts, LinkEnd, MachineFacts, MountFacts, SpecifierFacts,
-    UnitEntry, UnitFacts, UserFacts, is_layout,
+    TargetFailures, UnitEntry, UnitFacts, UserFacts, is_layout,
 };
 pub use machinist_base::text::escape_line;
 pub use model::{

@@ -121,8 +121,8 @@ pub struct MachineFacts {
     pub changed_objects: BTreeSet<AbsPath>,
     /// Files that a user could write while a config set their owner.
     pub user_written: BTreeSet<AbsPath>,
-    /// Canonical paths at which another writer made updates fail lately, with their number.
-    pub changed_targets: BTreeMap<AbsPath, u32>,
+    /// Canonical paths at which another writer made updates fail during the last day.
+    pub changed_targets: BTreeMap<AbsPath, TargetFailures>,
     /// Canonical paths of the base config that a user could redirect, with the reason.
     pub unsafe_before: BTreeMap<AbsPath, String>,
     /// The same for the desired config.
@@ -130,6 +130,15 @@ pub struct MachineFacts {
     /// Why an interrupted update would not be recovered before ordinary services start; none if the
     /// units for that are installed and enabled ([`super::recovery_units`]).
     pub recovery_missing: Option<String>,
+}
+
+/// The updates that failed because another writer changed a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetFailures {
+    /// The number of these updates.
+    pub updates: u32,
+    /// Whether the last one was so lately that the other writer is likely to be active.
+    pub is_recent: bool,
 }
 
 impl MachineFacts {

@@ -71,7 +71,7 @@ impl ObjectSpec {
     }
 
     /// Mode, user and group if they are set.
-    fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
+    pub(super) fn given(&self) -> (Option<u32>, Option<u32>, Option<u32>) {
         match *self {
             Self::Partial { mode, uid, gid, .. } => (mode, uid, gid),
             Self::File { mode, uid, gid, .. } | Self::Directory { mode, uid, gid } => {
@@ -357,7 +357,7 @@ impl PathFacts<'_> {
 }
 
 /// Whether the mode and owner of a file let only root write it.
-fn is_root_only(of: Attributes) -> bool {
+pub(super) fn is_root_only(of: Attributes) -> bool {
     let group = of.mode & 0o020 != 0 && of.gid != 0;
     let writable = group || of.mode & 0o002 != 0;
     of.uid == 0 && !writable

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    MAX_TOTAL_FILE_BYTES, MachineFacts, Operation,
+    MAX_TOTAL_FILE_BYTES, MachineFacts, Operation, OperationKind,
     desired_tree::{DesiredObject, DesiredTree},
     disk_space, host_checks,
     kind_replacement::KindReplacement,
@@ -125,7 +125,7 @@ pub(super) fn skip_refused(
 
 /// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
 /// path in a way that would block the rest of the update, or has made the last update fail there. Skips all objects in
-/// directories in which users have made several updates fail.
+/// directories in which users have made several updates fail, and a file that leaves the config and has other names.
 pub(super) fn leave_obstructed(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
@@ -133,7 +133,9 @@ pub(super) fn leave_obstructed(
     observed: &MachineFacts,
     (to, unchanged): (&MachineConfig, &BTreeSet<AbsPath>),
 ) {
-    if observed.exposed.is_empty() && observed.changed_targets.is_empty() {
+    let is_metadata = |operation: &Operation| matches!(operation.kind, OperationKind::Metadata(_));
+    let users = !observed.exposed.is_empty() || !observed.changed_targets.is_empty();
+    if !users && !operations.iter().any(is_metadata) {
         return;
     }
     let contested = ContestedDirectories::of(observed, after);
@@ -154,11 +156,16 @@ pub(super) fn leave_obstructed(
         let is_users = |path: &AbsPath| observed.is_changed_by_users(path, after);
         // A directory that is created as a parent is no path of the config.
         let in_users = is_users(target) || (stays && entries.iter().all(is_users));
-        if !in_users || !(leaves || stays) {
+        if !(leaves || (stays && in_users)) {
             return true;
         }
         let around = (&busy, mount_points.as_slice());
         let obstacle = || host_checks::obstacle(operation, steps, observed, around);
+        // Where the kernel does not protect hard links, every user can add names to files of root.
+        let has_names = |obstacle: &Refusal| obstacle.reason == Reason::DuplicateTarget;
+        if !in_users && (!is_metadata(operation) || !obstacle().as_ref().is_some_and(has_names)) {
+            return true;
+        }
         let kinds = || KindReplacement::new(to, after, steps, observed).refusal(target);
         let Some(obstacle) = failed.or_else(obstacle).or_else(kinds) else {
             return true;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    FileFacts, MachineFacts,
+    Attributes, Database, Edit, FileFacts, MachineFacts,
+    accounts::field,
     desired_tree::{DesiredTree, ObjectSpec},
     object::ObjectKind,
 };
@@ -26,7 +27,8 @@ impl MachineFacts {
     /// Whether a user other than root may change the object at a path itself.
     fn may_be_written_by_users(&self, path: &AbsPath, wanted: Option<&ObjectSpec>) -> bool {
         let found = self.objects.get(path);
-        found.is_some_and(is_written_by_users) || wanted.is_some_and(ObjectSpec::is_users)
+        found.is_some_and(FileFacts::is_written_by_users)
+            || wanted.is_some_and(ObjectSpec::is_users)
     }
 
     /// Whether a user other than root may have changed the object of an entry, so that its state must not stop others.
@@ -57,15 +59,35 @@ const fn is_writable_for_others(mode: u32, gid: u32) -> bool {
     mode & 0o002 != 0 || (mode & 0o020 != 0 && gid != 0)
 }
 
-fn is_written_by_users(facts: &FileFacts) -> bool {
-    let is_file = facts.kind == ObjectKind::File;
-    facts.uid != 0 || (is_file && is_writable_for_others(facts.mode, facts.gid))
+impl FileFacts {
+    /// Whether a user other than root may change the object itself, and add names (hard links) to a file.
+    pub(super) fn is_written_by_users(&self) -> bool {
+        let is_file = self.kind == ObjectKind::File;
+        let shared = is_writable_for_others(self.mode, self.gid) || self.access_list;
+        self.uid != 0 || (is_file && shared)
+    }
 }
 
 impl ObjectSpec {
     /// Whether a user other than root may change the object itself.
     fn is_users(&self) -> bool {
         self.uid().is_some_and(|uid| uid != 0) || self.is_writable_for_users()
+    }
+
+    /// Whether a user other than root may have made a field differ of an object in a directory of root. The owner may
+    /// change content, mode and group, everybody else only the content that they may write, which clears set-ID bits.
+    pub(super) fn is_changed_by_users(&self, found: &FileFacts, field: &str) -> bool {
+        let owner = self.uid().unwrap_or(found.uid);
+        let is_owned = owner != 0 && owner == found.uid;
+        let is_written = || self.is_writable_for_users() || found.is_written_by_users();
+        let set_id = Attributes::SET_ID_BITS;
+        let lost_set_id = |mode: u32| mode & !set_id == found.mode && mode != found.mode;
+        match field {
+            "content" | "keys" => is_owned || is_written(),
+            "mode" => is_owned || (self.given().0.is_some_and(lost_set_id) && is_written()),
+            "owner" => is_owned,
+            _ => false,
+        }
     }
 
     /// Whether this is a file that is writable for a group other than root's, or for all.
@@ -83,6 +105,36 @@ impl ObjectSpec {
     }
 }
 
+/// Whether a user may set this field of the own entry: passwd(1), chsh(1) and chfn(1) let users change their password,
+/// shell and full name.
+pub(super) fn is_changeable_by_its_user(edit: &Edit) -> bool {
+    let Edit::Field {
+        database,
+        name,
+        index,
+        ..
+    } = edit
+    else {
+        return false;
+    };
+    let fields: &[usize] = match database {
+        Database::Passwd => &[field::GECOS_FIELD, field::SHELL_FIELD],
+        Database::Shadow => &[field::PASSWORD_FIELD],
+        _ => &[],
+    };
+    name != "root" && fields.contains(index)
+}
+
+/// The updates that users made fail in one directory.
+#[derive(Debug, Default)]
+struct DirectoryFailures {
+    updates: u32,
+    /// Whether the last one is so recent that the entries are skipped.
+    is_recent: bool,
+    /// The topmost directory that the same users may change.
+    top: Option<AbsPath>,
+}
+
 /// The directories whose entries are skipped, because users made several updates fail there.
 #[derive(Debug, Default)]
 pub(super) struct ContestedDirectories {
@@ -93,23 +145,31 @@ pub(super) struct ContestedDirectories {
 
 impl ContestedDirectories {
     pub(super) fn of(observed: &MachineFacts, after: &DesiredTree) -> Self {
-        let mut failures: BTreeMap<AbsPath, (u32, Option<AbsPath>)> = BTreeMap::new();
-        for (target, updates) in &observed.changed_targets {
+        let mut failures: BTreeMap<AbsPath, DirectoryFailures> = BTreeMap::new();
+        for (target, of_target) in &observed.changed_targets {
             let Some(parent) = target.parent() else {
                 continue;
             };
             if observed.is_changed_by_users(target, after) {
-                let (all, top) = failures.entry(parent).or_default();
-                *all = all.saturating_add(*updates);
-                *top = observed.users_top(target);
+                let all = failures.entry(parent).or_default();
+                all.updates = all.updates.saturating_add(of_target.updates);
+                all.is_recent |= of_target.is_recent;
+                all.top = observed.users_top(target);
             }
         }
-        failures.retain(|_, (updates, _)| *updates >= MAX_CONTESTED_UPDATES);
-        let mut below: BTreeMap<AbsPath, u32> = BTreeMap::new();
-        for top in failures.values().filter_map(|(_, top)| top.clone()) {
-            *below.entry(top).or_default() += 1;
+        failures.retain(|_, all| all.updates >= MAX_CONTESTED_UPDATES);
+        let mut below: BTreeMap<AbsPath, (u32, bool)> = BTreeMap::new();
+        for all in failures.values() {
+            if let Some(top) = all.top.clone() {
+                let (directories, is_recent) = below.entry(top).or_default();
+                *directories += 1;
+                *is_recent |= all.is_recent;
+            }
         }
-        below.retain(|_, directories| *directories >= MAX_CONTESTED_UPDATES);
+        below.retain(|_, (directories, is_recent)| {
+            *is_recent && *directories >= MAX_CONTESTED_UPDATES
+        });
+        failures.retain(|_, all| all.is_recent);
         Self {
             directories: failures.into_keys().collect(),
             tops: below.into_keys().collect(),

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::Refusal;
-use machinist_plan::{Attributes, Edit};
+use machinist_plan::{Attributes, Edit, TargetFailures};
 use machinist_rootfs::ObjectIdentity;
 
 /// Number of finished updates that are kept for `history`.
@@ -42,8 +42,12 @@ const MAX_CHANGED_TARGETS: usize = 256;
 /// How long they are remembered.
 const CHANGED_TARGET_AGE: SignedDuration = SignedDuration::from_hours(24);
 
-fn is_recent(since: Timestamp, now: Timestamp) -> bool {
-    now.duration_since(since).abs() < CHANGED_TARGET_AGE
+/// How long after the last failure in a contested directory its entries are skipped. The next update tries them again: a
+/// user who stopped must not delay it, and one who did not makes one update fail.
+const CONTESTED_AGE: SignedDuration = SignedDuration::from_mins(15);
+
+fn is_within(since: Timestamp, now: Timestamp, age: SignedDuration) -> bool {
+    now.duration_since(since).abs() < age
 }
 
 /// The persistent state of a machine.
@@ -289,7 +293,7 @@ impl Journal {
     /// Records a target at which an update failed because another writer changed it.
     pub fn note_changed_target(&mut self, target: AbsPath, now: Timestamp) {
         self.changed_targets
-            .retain(|_, since| is_recent(*since, now));
+            .retain(|_, since| is_within(*since, now, CHANGED_TARGET_AGE));
         while self.changed_targets.len() >= MAX_CHANGED_TARGETS {
             let oldest = self.changed_targets.iter().min_by_key(|(_, since)| **since);
             let Some(oldest) = oldest.map(|(path, _)| path.clone()) else {
@@ -306,15 +310,19 @@ impl Journal {
             .retain(|target, _| recent.contains_key(target));
     }
 
-    /// Returns the targets at which another writer made an update fail during the last day, with the number of these
-    /// updates.
-    pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeMap<AbsPath, u32> {
-        let recent = self.changed_targets.iter();
-        let recent = recent.filter(|(_, since)| is_recent(**since, now));
-        recent
-            .map(|(path, _)| {
-                let failures = self.changed_target_failures.get(path);
-                (path.clone(), failures.copied().unwrap_or(1))
+    /// Returns the targets at which another writer made an update fail during the last day.
+    pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeMap<AbsPath, TargetFailures> {
+        let remembered = self.changed_targets.iter();
+        let remembered =
+            remembered.filter(|(_, since)| is_within(**since, now, CHANGED_TARGET_AGE));
+        remembered
+            .map(|(path, since)| {
+                let updates = self.changed_target_failures.get(path);
+                let failures = TargetFailures {
+                    updates: updates.copied().unwrap_or(1),
+                    is_recent: is_within(*since, now, CONTESTED_AGE),
+                };
+                (path.clone(), failures)
             })
             .collect()
     }

@@ -25,7 +25,7 @@ use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{KernelCommandLine, MachineConfig};
 use machinist_plan::{
     Attributes, BaseConfig, Database, DriftEntry, Edit, MachineFacts, OsFacts, Policies,
-    SelinuxLabels, UnitFacts, Verified,
+    SelinuxLabels, TargetFailures, UnitFacts, Verified,
 };
 use machinist_rootfs::{DirEntry, ObjectIdentity, Root, RootError};
 
@@ -95,7 +95,7 @@ pub struct CallerFacts<'a> {
     /// Files that a user could write while a config set their owner ([`MachineFacts::user_written`]).
     pub user_written: BTreeSet<AbsPath>,
     /// Targets at which another writer made an update fail ([`MachineFacts::changed_targets`]).
-    pub changed_targets: BTreeMap<AbsPath, u32>,
+    pub changed_targets: BTreeMap<AbsPath, TargetFailures>,
     /// The objects whose mode and owner were set in place ([`MachineFacts::changed_objects`]).
     pub changed_objects: BTreeMap<AbsPath, ObjectIdentity>,
     /// Previous values of user and group entries ([`machinist_plan::AccountFacts::kept`]).

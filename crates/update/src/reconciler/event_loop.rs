@@ -13,7 +13,7 @@ use crate::{
     service_port::Services,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
-use machinist_plan::MAX_CONTESTED_UPDATES;
+use machinist_plan::{MAX_CONTESTED_UPDATES, TargetFailures};
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Runs until `stop`. Work in progress is left in a state from which the next start continues.
@@ -87,10 +87,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns the targets at which another writer made updates fail, with their number as far as plans consider it.
-    fn changed_targets(&self) -> BTreeMap<AbsPath, u32> {
+    fn changed_targets(&self) -> BTreeMap<AbsPath, TargetFailures> {
         let mut changed = self.journal.recently_changed_targets(Timestamp::now());
-        for updates in changed.values_mut() {
-            *updates = MAX_CONTESTED_UPDATES.min(*updates);
+        for failures in changed.values_mut() {
+            failures.updates = MAX_CONTESTED_UPDATES.min(failures.updates);
         }
         changed
     }
