@@ -4,7 +4,7 @@
 //! again with what it then knows. Every request carries the version that it was decided on, so that two leaders, a
 //! lost response or an outdated cache lead to a refused request and never to one grant too many.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{
     Action, Decision, PoolDecision, PoolMembers, RolloutEdge, RolloutStates, UnavailableCause,
@@ -14,6 +14,7 @@ use super::{
     hold::HoldReason,
     limit_group::{LimitGroup, hold_of, limit_groups, writes},
     membership::split,
+    node_summary::name_hash,
     pool_ledger::PoolLedger,
     rollout_conditions::rollout_conditions,
     rollout_holds::{PoolWindow, add_holds},
@@ -106,22 +107,30 @@ fn index<'a>(
     ledgers: &[PoolLedger<'a>],
     without: &[&'a machinist_kube_api::NodeView],
 ) -> NodeIndex<'a> {
-    // Few nodes have grants; hashing the names of all takes longer than the rest.
+    // Few nodes have grants. Reading the names of all takes longer than the rest.
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
-    let granted: HashSet<&str> = grants.map(|grant| grant.node.as_str()).collect();
+    let granted: BTreeSet<u64> = grants.map(|grant| name_hash(&grant.node)).collect();
     if granted.is_empty() {
         return NodeIndex::new();
     }
     let members = ledgers.iter().enumerate().flat_map(|(at, ledger)| {
         let members = ledger.members.iter().enumerate();
-        members.map(move |(member, it)| (it.node, Some(MemberPosition { pool: at, member })))
+        let members = members.filter(|(_, it)| granted.contains(&it.facts.name_hash));
+        members.map(move |(member, it)| IndexedNode {
+            node: it.node,
+            facts: Some(it.facts),
+            position: Some(MemberPosition { pool: at, member }),
+        })
     });
-    let others = without.iter().map(|node| (*node, None));
-    members
-        .chain(others)
-        .filter(|(node, _)| granted.contains(node.name.as_str()))
-        .map(|(node, position)| (node.name.as_str(), IndexedNode { node, position }))
-        .collect()
+    let others = without.iter();
+    let others = others.filter(|node| granted.contains(&name_hash(&node.name)));
+    let others = others.map(|node| IndexedNode {
+        node,
+        facts: None,
+        position: None,
+    });
+    let indexed = members.chain(others);
+    indexed.map(|it| (it.node.name.as_str(), it)).collect()
 }
 
 /// Determines which members count against their limits, after grants were freed.

@@ -106,7 +106,7 @@ fn step(
     let GrantProgress::Open {
         placed,
         acknowledged,
-    } = GrantProgress::of(grant, Some(node))
+    } = indexed.progress(grant)
     else {
         return GrantStep::Nothing;
     };

@@ -1,5 +1,7 @@
 //! Determines how far a grant is, from the marks on its Node.
 
+use std::sync::Arc;
+
 use machinist_kube_api::{NodeView, keys::annotation};
 
 use super::{Grant, GrantEnd, GrantsError, grant_end::grant_ends};
@@ -23,36 +25,58 @@ pub enum GrantProgress {
     /// The Node is not among those that were read.
     Missing,
     /// The marks cannot be parsed. The grant holds its slot.
-    Unreadable(GrantsError),
+    Unreadable(Arc<GrantsError>),
+}
+
+/// The marks of one version of a Node: the grant that is placed on it, and the ends of earlier ones.
+#[derive(Debug)]
+pub(super) struct GrantMarks {
+    ends: Result<Vec<GrantEnd>, Arc<GrantsError>>,
+    placed: Result<Option<Grant>, Arc<GrantsError>>,
+}
+
+impl GrantMarks {
+    /// Parses the marks of a Node.
+    pub(super) fn of(node: &NodeView) -> Self {
+        Self {
+            ends: grant_ends(node).map_err(Arc::new),
+            placed: Grant::of_node(node).map_err(Arc::new),
+        }
+    }
 }
 
 impl GrantProgress {
     /// Determines the progress of `grant` on `node`.
     pub fn of(grant: &Grant, node: Option<&NodeView>) -> Self {
-        let Some(node) = node else {
-            return Self::Missing;
-        };
+        match node {
+            Some(node) => Self::with_marks(grant, node, &GrantMarks::of(node)),
+            None => Self::Missing,
+        }
+    }
+
+    /// As [`GrantProgress::of`], with the marks of the Node.
+    pub(super) fn with_marks(grant: &Grant, node: &NodeView, marks: &GrantMarks) -> Self {
         // An end mark on a Node with another UID proves nothing: it may be an old view of a Node that was created again,
         // and the grant was passed on to the new one.
         if grant.uid != node.uid {
             return Self::Recreated;
         }
-        let ends = match grant_ends(node) {
+        let ends = match &marks.ends {
             Ok(ends) => ends,
-            Err(error) => return Self::Unreadable(error),
+            Err(error) => return Self::Unreadable(error.clone()),
         };
         if let Some(end) = ends.iter().find(|end| end.id == grant.id) {
             return Self::Ended(end.clone());
         }
-        let placed = match Grant::of_node(node) {
-            Ok(placed) => placed,
-            Err(error) => return Self::Unreadable(error),
+        let placed = match &marks.placed {
+            Ok(placed) => placed.as_ref(),
+            Err(error) => return Self::Unreadable(error.clone()),
         };
         let is_open = |other: &Grant| ends.iter().all(|end| end.id != other.id);
         match placed {
-            Some(other) if other.id != grant.id && is_open(&other) => Self::Occupied,
+            Some(other) if other.id != grant.id && is_open(other) => Self::Occupied,
             placed => Self::Open {
-                placed: placed.is_some_and(|it| it.to_annotation() == grant.to_annotation()),
+                placed: placed.is_some_and(|it| it.is_placed_as(grant)),
                 acknowledged: grant.acknowledged || is_acknowledged(grant, node),
             },
         }

@@ -12,7 +12,7 @@ use machinist_kube_api::{
 };
 
 use super::{
-    Action, Grant, GrantEnd, GrantOutcome, NodeChange, NodeRead, PoolKind,
+    Action, Grant, GrantEnd, GrantOutcome, NodeChange, NodeFacts, NodeRead, PoolKind,
     action::patch,
     grant_progress::{GrantProgress, is_acknowledged},
     pool_ledger::PoolLedger,
@@ -31,8 +31,20 @@ pub(super) struct MemberPosition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexedNode<'a> {
     pub(super) node: &'a NodeView,
+    /// `None` for nodes in no pool.
+    pub(super) facts: Option<&'a NodeFacts>,
     /// `None` if it is in no pool.
     pub(super) position: Option<MemberPosition>,
+}
+
+impl IndexedNode<'_> {
+    /// How far a grant on this node is.
+    pub(super) fn progress(&self, grant: &Grant) -> GrantProgress {
+        match self.facts {
+            Some(facts) => GrantProgress::with_marks(grant, self.node, facts.marks(self.node)),
+            None => GrantProgress::of(grant, Some(self.node)),
+        }
+    }
 }
 
 /// Nodes with grants, by name.
@@ -63,13 +75,14 @@ pub(super) fn review(
 ) -> Vec<RolloutEvent> {
     let mut events = Vec::new();
     for mut grant in std::mem::take(&mut ledger.grants.grants) {
-        let node = nodes.get(grant.node.as_str()).map(|it| it.node);
+        let indexed = nodes.get(grant.node.as_str());
+        let node = indexed.map(|it| it.node);
         if ledger.is_released(&grant) {
             ledger.is_changed = true;
             ledger.freed.push((grant, None));
             continue;
         }
-        match GrantProgress::of(&grant, node) {
+        match indexed.map_or(GrantProgress::Missing, |it| it.progress(&grant)) {
             GrantProgress::Ended(end) if needs_reset(&end, node) => {
                 actions.extend(node.map(reset_desired));
             }

@@ -3,7 +3,11 @@
 //! A Node has many small strings all over the memory, and a decision about thousands would spend most of its time on
 //! reading them. An adapter that decides again and again keeps a [`NodeFacts`] for each version of a Node instead.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, OnceLock},
+};
 
 use jiff::Timestamp;
 
@@ -12,7 +16,7 @@ use machinist_kube_api::{
     keys::{annotation, condition, label, protocol, taint},
 };
 
-use super::grant_progress::open_grant;
+use super::grant_progress::{GrantMarks, open_grant};
 
 /// Effect of the taint of the update.
 pub const UPDATE_TAINT_EFFECT: &str = "PreferNoSchedule";
@@ -121,6 +125,16 @@ fn is_ready(node: &NodeView) -> bool {
 pub struct NodeFacts {
     summary: NodeSummary<Arc<str>>,
     pub(super) has_open_grant: bool,
+    pub(super) name_hash: u64,
+    /// Parsed when they are first needed: few Nodes have a grant.
+    marks: OnceLock<Arc<GrantMarks>>,
+}
+
+/// A hash of a node's name, to find few nodes among thousands.
+pub(super) fn name_hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl NodeFacts {
@@ -129,8 +143,15 @@ impl NodeFacts {
         let summary = NodeSummary::of(node);
         Self {
             has_open_grant: summary.has_open_grant(node),
+            name_hash: name_hash(&node.name),
             summary: summary.map(|text| names.shared(text)),
+            marks: OnceLock::new(),
         }
+    }
+
+    /// The marks of grants on the Node that these are the facts of.
+    pub(super) fn marks(&self, node: &NodeView) -> &GrantMarks {
+        self.marks.get_or_init(|| Arc::new(GrantMarks::of(node)))
     }
 
     pub(super) fn summary(&self) -> NodeSummary<&str> {

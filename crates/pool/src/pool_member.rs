@@ -11,6 +11,7 @@ use super::{NodeFacts, NodePoolStatus, UnavailableCause, node_summary::NodeSumma
 #[derive(Clone, Debug)]
 pub(super) struct PoolMember<'a> {
     pub(super) node: &'a NodeView,
+    pub(super) facts: &'a NodeFacts,
     pub(super) status: NodePoolStatus,
     /// Whether the desired config is the target.
     pub(super) is_desired: bool,
@@ -37,6 +38,7 @@ impl<'a> PoolMember<'a> {
         let is_on_target = is_desired && summary.current_config == target;
         Self {
             node,
+            facts,
             status,
             is_desired,
             is_on_target,
