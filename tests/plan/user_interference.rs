@@ -108,13 +108,14 @@ fn a_new_file_on_a_full_file_system_is_refused() {
 
 /// A home with a directory that its owner shares with a group, and one that she does not.
 const SHARED: &str = "/home/ann/share";
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "/home/ann/share/a/f",
     "/home/ann/share/b/f",
     "/home/ann/share/c/f",
     "/home/ann/own/a/f",
     "/home/ann/own/b/f",
     "/home/ann/own/c/f",
+    "/home/bob/f",
     "/etc/motd",
 ];
 
@@ -129,9 +130,15 @@ fn planned_after_failures(failed: &[&str], is_recent: bool) -> (Vec<String>, Str
     let mut observed = tree.observed(&from, &to, CallerFacts::default());
     for file in FILES.iter().filter(|file| file.starts_with("/home")) {
         observed.exposed.insert(path(file));
-        observed.user_tops.insert(path(file), path("/home/ann"));
+        let home = if file.starts_with("/home/ann") {
+            "/home/ann"
+        } else {
+            "/home/bob"
+        };
+        observed.user_tops.insert(path(file), path(home));
         observed.users_directories.insert(path(file), ANN);
     }
+    observed.objects.get_mut(&path("/home/ann")).unwrap().uid = ANN;
     let shared = observed.objects.get_mut(&path(SHARED)).unwrap();
     (shared.mode, shared.uid, shared.gid) = (0o775, ANN, 1501);
     let failures = TargetFailures {
@@ -153,10 +160,12 @@ fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
         "/home/ann/own/a/f",
         "/home/ann/own/b/f",
         "/home/ann/own/c/f",
+        "/home/bob/f",
     ];
     let (targets, left) = planned_after_failures(&FILES[..1], true);
     let mut expected = own.to_vec();
     expected.extend(["/home/ann/share/b/f", "/home/ann/share/c/f"]);
+    expected.sort_unstable();
     assert_eq!(targets, expected);
     assert!(
         left.contains("below /home/ann/share/a during 3 updates"),
@@ -166,7 +175,10 @@ fn entries_are_skipped_only_where_those_who_made_updates_fail_may_write() {
     let (targets, _) = planned_after_failures(&FILES[..3], true);
     assert_eq!(targets, own);
     let (targets, _) = planned_after_failures(&FILES[3..6], true);
-    assert_eq!(targets, ["/etc/motd"]);
+    assert_eq!(targets, ["/etc/motd", "/home/bob/f"]);
+    // The mode of her home is hers, and no evidence against the homes of others.
+    let (targets, _) = planned_after_failures(&["/home/ann"], true);
+    assert_eq!(targets, ["/etc/motd", "/home/bob/f"]);
     // Only root may write there.
     let (targets, _) = planned_after_failures(&["/etc/motd"], true);
     assert_eq!(targets.len(), FILES.len());

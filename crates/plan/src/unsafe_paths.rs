@@ -266,6 +266,10 @@ fn leave_contested(
     if entries.is_empty() {
         entries.push(target.clone());
     }
+    let changed = match target == directory {
+        true => "it".to_owned(),
+        false => format!("files below {directory}"),
+    };
     for path in entries {
         steps.at.remove(&path);
         let asked = after
@@ -274,8 +278,7 @@ fn leave_contested(
             .map_or(&path, |wanted| &wanted.asked);
         let asked = asked.clone();
         after.left_behind.push(format!(
-            "{asked} is left unchanged: a user changed files below {directory} during {MAX_CONTESTED_UPDATES} updates, which \
-             failed"
+            "{asked} is left unchanged: a user changed {changed} during {MAX_CONTESTED_UPDATES} updates, which failed"
         ));
         after.skipped_entries.insert(asked);
     }
@@ -284,8 +287,10 @@ fn leave_contested(
 /// Why an operation is not tried again: another writer made the last update fail there.
 fn failed_before(target: &AbsPath, observed: &MachineFacts) -> Option<Refusal> {
     let message = "another process changed it during the last update, which failed";
-    let failed = observed.changed_targets.contains_key(target);
-    failed.then(|| Refusal::new(Reason::TargetChanged, message))
+    let failed = observed.changed_targets.get(target)?;
+    failed
+        .is_recent
+        .then(|| Refusal::new(Reason::TargetChanged, message))
 }
 
 /// Paths in a user's directory where the user has replaced a parent directory by something else.

@@ -131,6 +131,8 @@ struct DirectoryFailures {
     updates: u32,
     /// Whether the last one is so recent that the entries are skipped.
     is_recent: bool,
+    /// Whether the place is an object of a user in a directory of root.
+    is_object: bool,
     /// The topmost directory that the same users may change.
     top: Option<AbsPath>,
 }
@@ -139,6 +141,8 @@ struct DirectoryFailures {
 #[derive(Debug, Default)]
 pub(super) struct ContestedDirectories {
     directories: BTreeSet<AbsPath>,
+    /// Objects of users in directories of root.
+    objects: BTreeSet<AbsPath>,
     /// The topmost directories of users who did so in several directories.
     tops: BTreeSet<AbsPath>,
 }
@@ -147,11 +151,14 @@ impl ContestedDirectories {
     pub(super) fn of(observed: &MachineFacts, after: &DesiredTree) -> Self {
         let mut failures: BTreeMap<AbsPath, DirectoryFailures> = BTreeMap::new();
         for (target, of_target) in &observed.changed_targets {
-            let Some(parent) = target.parent() else {
-                continue;
-            };
             if observed.is_changed_by_users(target, after) {
-                let all = failures.entry(parent).or_default();
+                // Where users may only change their own object, it is no evidence against the entries beside it.
+                let is_moved = observed.user_tops.contains_key(target);
+                let place = target.parent().filter(|_| is_moved);
+                let is_object = place.is_none();
+                let all = failures.entry(place.unwrap_or_else(|| target.clone()));
+                let all = all.or_default();
+                all.is_object |= is_object;
                 all.updates = all.updates.saturating_add(of_target.updates);
                 all.is_recent |= of_target.is_recent;
                 all.top = observed.users_top(target);
@@ -170,7 +177,10 @@ impl ContestedDirectories {
             *is_recent && *directories >= MAX_CONTESTED_UPDATES
         });
         failures.retain(|_, all| all.is_recent);
+        let objects = failures.extract_if(.., |_, all| all.is_object);
+        let objects = objects.map(|(place, _)| place).collect();
         Self {
+            objects,
             directories: failures.into_keys().collect(),
             tops: below.into_keys().collect(),
         }
@@ -183,8 +193,11 @@ impl ContestedDirectories {
         observed: &MachineFacts,
         after: &DesiredTree,
     ) -> Option<&AbsPath> {
-        let mut all = self.directories.iter().chain(&self.tops);
-        let found = all.find(|directory| target != *directory && target.is_under(directory))?;
+        let below = self.directories.iter().chain(&self.tops);
+        let mut all = below
+            .filter(|directory| target != *directory)
+            .chain(&self.objects);
+        let found = all.find(|place| target.is_under(place))?;
         observed.is_changed_by_users(target, after).then_some(found)
     }
 }

@@ -11,7 +11,8 @@ pub(super) fn dropped(operations: &[Operation], observed: &MachineFacts) -> Vec<
             OperationKind::Put(node) => node,
             OperationKind::Metadata(wanted) => {
                 let facts = observed.objects.get(target)?;
-                return (facts.access_list && facts.uid != wanted.uid).then(|| {
+                let loses = facts.uid != 0 && facts.uid != wanted.uid;
+                return (facts.access_list && loses).then(|| {
                     format!(
                         "the owner of {target} changes from user {} to user {}: its access control \
                          list is removed and only restored by a rollback",
@@ -27,7 +28,7 @@ pub(super) fn dropped(operations: &[Operation], observed: &MachineFacts) -> Vec<
             _ => return None,
         };
         let facts = observed.objects.get(source)?;
-        (facts.attributes && facts.uid != node.uid).then(|| {
+        (facts.attributes && facts.uid != 0 && facts.uid != node.uid).then(|| {
             format!(
                 "{target} belongs to user {}: its access control list and other extended \
                  attributes are not copied to the new file of user {}",

@@ -98,6 +98,32 @@ fn set_id_bits_for_user_content_are_rejected() {
     assert_eq!(tool_is(&sandbox).0, 0o4755);
 }
 
+/// A user whom an access control list lets write a file of root could have written its content, also if the mode masks
+/// the list now, and may add a hard link.
+#[test]
+fn set_id_bits_for_a_file_writable_by_acl_are_rejected_and_its_links_do_not_block() {
+    if !plays_users() {
+        return;
+    }
+    let sandbox = with_tool(0, 0o664);
+    let file = sandbox.path(TOOL);
+    let list = crate::transaction::attributes::list_for_1001();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(&file, "system.posix_acl_access", &list, flags).is_err() {
+        println!("skipped: no access control lists here");
+        return;
+    }
+    for first in [0o644, 0o700] {
+        apply(&sandbox, &tool(Some(first), None, None)).unwrap();
+        let refusals = apply(&sandbox, &tool(Some(0o4755), None, None)).unwrap_err();
+        let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, [Reason::UnsafePath], "{refusals:?}");
+    }
+    std::fs::hard_link(&file, file.with_extension("link")).unwrap();
+    apply(&sandbox, &tool(Some(0o640), None, None)).unwrap();
+    assert_eq!(tool_is(&sandbox).0, 0o640);
+}
+
 #[test]
 fn set_id_bits_for_user_content_passed_to_root_earlier_are_rejected() {
     if !plays_users() {

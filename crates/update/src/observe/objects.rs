@@ -289,7 +289,9 @@ impl<'a> ObjectObserver<'a> {
         let mount = above.unwrap_or(path).clone();
         let mut facts = facts(&stat, target, mount.clone());
         self.label(path, &mut facts)?;
-        if stat.uid != 0 && matches!(stat.kind, FileKind::File | FileKind::Directory) {
+        // A list lets users write a file of root, also if a later mode masks it.
+        let is_users = stat.uid != 0 && stat.kind == FileKind::Directory;
+        if stat.kind == FileKind::File || is_users {
             (facts.access_list, facts.attributes) = self.root.has_meta_extras(path)?;
         }
         self.seen.objects.insert(path.clone(), facts);
