@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::UserAccount;
+use machinist_ignition::{PasswordHash, UserAccount};
 use machinist_plan::{DriftEntry, PlanDocument, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
@@ -168,6 +168,48 @@ fn a_foreign_user_of_the_same_name_fails_the_commit_and_is_kept() {
     sandbox.applied(&config("none"));
     let passwd = sandbox.read("/etc/passwd").unwrap();
     assert!(passwd.contains("ann:x:7:7::/:/bin/true\n"), "{passwd}");
+}
+
+/// A password that left the config must no longer be valid, also that of a user whom machinist created.
+#[test]
+fn fields_that_leave_the_config_of_a_created_user_have_their_defaults_again() {
+    let named = || config("named").user("ann", UserAccount::default());
+    let full = || {
+        let account = UserAccount {
+            gecos: Some("Ann".to_owned()),
+            shell: Some(machinist_testkit::sandbox::at("/bin/zsh")),
+            password_hash: PasswordHash::new("$6$salt$hidden"),
+            ..UserAccount::default()
+        };
+        config("full").user("ann", account)
+    };
+    for is_created_with_name_only in [false, true] {
+        let sandbox = machine();
+        if is_created_with_name_only {
+            sandbox.applied(&named());
+        }
+        sandbox.applied(&full());
+        let line = |file: &str| {
+            let text = sandbox.read(file).unwrap();
+            let line = text.lines().find(|line| line.starts_with("ann:"));
+            line.unwrap().to_owned()
+        };
+        let passwd = "ann:x:1001:1001:Ann:/home/ann:/bin/zsh";
+        assert_eq!(line("/etc/passwd"), passwd);
+        assert_eq!(line("/etc/shadow"), "ann:$6$salt$hidden:::::::");
+        sandbox.applied(&named());
+        assert_eq!(
+            line("/etc/passwd"),
+            "ann:x:1001:1001::/home/ann:/bin/sh",
+            "{is_created_with_name_only}"
+        );
+        assert_eq!(line("/etc/shadow"), "ann:*:::::::");
+        assert_eq!(drifted(&sandbox, None), []);
+        // The user's own password stays.
+        edit(&sandbox, "/etc/shadow", "ann:*", "ann:$6$salt$own");
+        sandbox.applied(&named().file("/etc/motd", "x\n", 0o644));
+        assert_eq!(line("/etc/shadow"), "ann:$6$salt$own:::::::");
+    }
 }
 
 fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<DriftEntry> {

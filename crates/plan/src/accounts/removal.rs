@@ -2,7 +2,7 @@
 //! created is removed, and an entry that it changed gets its earlier value again, unless another
 //! program has changed it since.
 
-use super::{AccountDraft, field, group_entry, user_entry};
+use super::{AccountDraft, field, group_entry, user_entry, users::NO_PASSWORD};
 use crate::{
     ChangeKind,
     desired_tree::DesiredEntry,
@@ -27,6 +27,11 @@ impl AccountDraft<'_> {
         for kept in &left {
             if !matches!(kept, Edit::Line { .. }) {
                 self.part_returns(kept);
+            }
+        }
+        for kept in &self.observed.accounts.kept {
+            if !left.contains(&kept) {
+                self.created_fields_return(kept);
             }
         }
         for kept in &left {
@@ -178,6 +183,42 @@ impl AccountDraft<'_> {
                 "{told} of {entry} is removed from the config, but kept, because it was modified \
                  outside machinist"
             )),
+        }
+    }
+
+    /// Gives fields of a user that machinist created their defaults again, if the config no longer sets them and no other
+    /// program has changed them.
+    fn created_fields_return(&mut self, kept: &Edit) {
+        let (database, name) = (kept.database(), kept.name());
+        let Some(line) = created_line(kept) else {
+            return;
+        };
+        let shell = self.observed.accounts.shell.clone();
+        let defaults = match database {
+            Database::Passwd => vec![
+                (field::GECOS_FIELD, String::new()),
+                (field::SHELL_FIELD, shell),
+            ],
+            Database::Shadow => vec![(field::PASSWORD_FIELD, NO_PASSWORD.to_owned())],
+            _ => return,
+        };
+        for (index, default) in defaults {
+            let ours = part(line, index).unwrap_or_default().to_owned();
+            let set = Edit::Field {
+                database,
+                name: name.to_owned(),
+                index,
+                before: default,
+                after: ours,
+            };
+            let back = set.reversed();
+            let there = self.now.get(&database);
+            let is_ours = there.is_some_and(|there| back.edit_state(there) == EditState::Before);
+            if is_ours && back != set && !speaks_of(self.to, &set) {
+                let (entry, told) = whose(&set);
+                self.put(back);
+                self.record_restored(entry, told);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ const CORE_USER: &str = "core";
 
 /// The password field of a user without a password: no password matches it. It is not `!`, because
 /// sshd without PAM treats `!` as a locked account and then refuses keys as well.
-const NO_PASSWORD: &str = "*";
+pub(super) const NO_PASSWORD: &str = "*";
 
 /// The password field in /etc/passwd if the hash is in /etc/shadow.
 const SHADOW_MARKER: &str = "x";

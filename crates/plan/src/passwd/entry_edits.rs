@@ -308,15 +308,16 @@ impl Edit {
 }
 
 /// Merges an edit into the list of original values: each place keeps its oldest value before and
-/// its newest value after; an edit whose two values are equal is dropped.
+/// its newest value after; an edit whose two values are equal is dropped, and one of a part of an entry that machinist
+/// created changes the line of that entry.
 pub fn remember(kept: &mut Vec<Edit>, edit: &Edit) {
     let of_one_we_made = |one: &Edit| {
         matches!(one, Edit::Line { database, name, before: None, .. }
             if *database == edit.database() && name == edit.name())
     };
     let part = !matches!(edit, Edit::Line { .. });
-    if part && kept.iter().any(of_one_we_made) {
-        return;
+    if part && let Some(made) = kept.iter_mut().find(|one| of_one_we_made(one)) {
+        return made.with_part(edit);
     }
     let place = edit.place();
     match kept.iter_mut().find(|one| one.place() == place) {
@@ -328,6 +329,24 @@ pub fn remember(kept: &mut Vec<Edit>, edit: &Edit) {
         same && !matches!(one, Edit::Line { .. })
     };
     kept.retain(|one| !one.changes_nothing() && (part || !parts(one)));
+}
+
+impl Edit {
+    /// Applies the edit of a part to the line of an entry that was created.
+    fn with_part(&mut self, part: &Edit) {
+        if let Self::Line {
+            name,
+            after: Some(line),
+            ..
+        } = self
+        {
+            let mut entry = DatabaseEntries::read(line.as_bytes());
+            part.apply(&mut entry);
+            if let Some(found) = entry.line(name) {
+                *line = found.to_owned();
+            }
+        }
+    }
 }
 
 /// The removal of an entry, with the line as it was before machinist changed parts of it.
