@@ -5,6 +5,7 @@
 //! config creates can have members and own files in the same update. Numbers are chosen here, from
 //! the observed machine, and do not change when the transaction runs.
 
+mod created_users;
 mod groups;
 mod id_allocation;
 mod removal;

@@ -2,7 +2,7 @@
 //! created is removed, and an entry that it changed gets its earlier value again, unless another
 //! program has changed it since.
 
-use super::{AccountDraft, field, group_entry, user_entry, users::NO_PASSWORD};
+use super::{AccountDraft, field, group_entry, user_entry};
 use crate::{
     ChangeKind,
     desired_tree::DesiredEntry,
@@ -186,44 +186,8 @@ impl AccountDraft<'_> {
         }
     }
 
-    /// Gives fields of a user that machinist created their defaults again, if the config no longer sets them and no other
-    /// program has changed them.
-    fn created_fields_return(&mut self, kept: &Edit) {
-        let (database, name) = (kept.database(), kept.name());
-        let Some(line) = created_line(kept) else {
-            return;
-        };
-        let shell = self.observed.accounts.shell.clone();
-        let defaults = match database {
-            Database::Passwd => vec![
-                (field::GECOS_FIELD, String::new()),
-                (field::SHELL_FIELD, shell),
-            ],
-            Database::Shadow => vec![(field::PASSWORD_FIELD, NO_PASSWORD.to_owned())],
-            _ => return,
-        };
-        for (index, default) in defaults {
-            let ours = part(line, index).unwrap_or_default().to_owned();
-            let set = Edit::Field {
-                database,
-                name: name.to_owned(),
-                index,
-                before: default,
-                after: ours,
-            };
-            let back = set.reversed();
-            let there = self.now.get(&database);
-            let is_ours = there.is_some_and(|there| back.edit_state(there) == EditState::Before);
-            if is_ours && back != set && !speaks_of(self.to, &set) {
-                let (entry, told) = whose(&set);
-                self.put(back);
-                self.record_restored(entry, told);
-            }
-        }
-    }
-
     /// Records one change per user, even if several parts of its entry are restored.
-    fn record_restored(&mut self, entry: DesiredEntry, told: &'static str) {
+    pub(super) fn record_restored(&mut self, entry: DesiredEntry, told: &'static str) {
         let same = self.done.changes.iter_mut();
         let mut same = same
             .filter(|change| change.entry.kind == entry.kind && change.entry.name == entry.name);
@@ -243,7 +207,7 @@ fn is_line(edit: &Edit, database: Database) -> bool {
 }
 
 /// The line of an entry that did not exist before machinist created it.
-fn created_line(kept: &Edit) -> Option<&str> {
+pub(super) fn created_line(kept: &Edit) -> Option<&str> {
     match kept {
         Edit::Line {
             before: None,
@@ -254,12 +218,12 @@ fn created_line(kept: &Edit) -> Option<&str> {
     }
 }
 
-fn part(line: &str, index: usize) -> Option<&str> {
+pub(super) fn part(line: &str, index: usize) -> Option<&str> {
     line.split(':').nth(index)
 }
 
 /// The user or group that the edit belongs to, and the name of the changed part in messages.
-fn whose(kept: &Edit) -> (DesiredEntry, &'static str) {
+pub(super) fn whose(kept: &Edit) -> (DesiredEntry, &'static str) {
     let origin = EntryOrigin::default();
     match kept {
         Edit::Member { user, .. } => (user_entry(user, &origin), "groups"),
@@ -282,7 +246,7 @@ fn whose(kept: &Edit) -> (DesiredEntry, &'static str) {
 }
 
 /// Whether the config sets this entry, field or membership.
-fn speaks_of(to: &MachineConfig, kept: &Edit) -> bool {
+pub(super) fn speaks_of(to: &MachineConfig, kept: &Edit) -> bool {
     let of_user = |name: &str, says: &dyn Fn(&UserAccount) -> bool| {
         let user = to.users.get(name);
         user.and_then(|user| user.account.as_ref())
