@@ -220,10 +220,10 @@ pub struct FileFacts {
     pub label: Option<String>,
     /// machinist has set a label, and the current one is neither that nor the policy's.
     pub relabelled: bool,
-    /// For an object owned by a user other than root: whether it has an access control list.
+    /// For a file, or a directory of a user other than root: whether it has an access control list.
     pub access_list: bool,
-    /// For a file owned by a user other than root: whether it has attributes that a new file would
-    /// inherit.
+    /// For the same objects: whether it has attributes that a new file would inherit from a file of root or of the
+    /// same user.
     pub attributes: bool,
 }
 

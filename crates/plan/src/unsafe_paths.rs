@@ -156,20 +156,24 @@ pub(super) fn leave_obstructed(
         let is_users = |path: &AbsPath| observed.is_changed_by_users(path, after);
         // A directory that is created as a parent is no path of the config.
         let in_users = is_users(target) || (stays && entries.iter().all(is_users));
-        if !(leaves || (stays && in_users)) {
+        let may_be_left = match in_users {
+            true => leaves || stays,
+            false => leaves && is_metadata(operation),
+        };
+        if !may_be_left {
             return true;
         }
         let around = (&busy, mount_points.as_slice());
         let obstacle = || host_checks::obstacle(operation, steps, observed, around);
-        // Where the kernel does not protect hard links, every user can add names to files of root.
-        let has_names = |obstacle: &Refusal| obstacle.reason == Reason::DuplicateTarget;
-        if !in_users && (!is_metadata(operation) || !obstacle().as_ref().is_some_and(has_names)) {
-            return true;
-        }
         let kinds = || KindReplacement::new(to, after, steps, observed).refusal(target);
+        let failed = failed.filter(|_| in_users);
         let Some(obstacle) = failed.or_else(obstacle).or_else(kinds) else {
             return true;
         };
+        // Where the kernel does not protect hard links, every user can add names to files of root.
+        if !in_users && obstacle.reason != Reason::DuplicateTarget {
+            return true;
+        }
         let (step, why) = (steps.at.remove(target), obstacle.message);
         if stays {
             for path in &entries {

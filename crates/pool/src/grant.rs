@@ -173,28 +173,12 @@ impl Grant {
 
     /// Whether both are the same for the Node: the bookkeeping of the pool is left out.
     pub(super) fn is_placed_as(&self, other: &Self) -> bool {
-        let Self {
-            id,
-            kind,
-            pool,
-            node,
-            uid,
-            target,
-            time,
-            acknowledged: _,
-            failed: _,
-            rollback,
-            rest,
-        } = self;
-        *id == other.id
-            && *kind == other.kind
-            && *pool == other.pool
-            && *node == other.node
-            && *uid == other.uid
-            && *target == other.target
-            && *time == other.time
-            && *rollback == other.rollback
-            && *rest == other.rest
+        let placed = Self {
+            acknowledged: other.acknowledged,
+            failed: other.failed,
+            ..self.clone()
+        };
+        placed == *other
     }
 
     /// Formats the grant for the Node. Bookkeeping of the pool is left out, so that it causes no writes to the Node.

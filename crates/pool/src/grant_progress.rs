@@ -43,6 +43,15 @@ impl GrantMarks {
             placed: Grant::of_node(node).map_err(Arc::new),
         }
     }
+
+    /// Whether a grant is placed that has not ended. Marks that cannot be parsed count as open.
+    pub(super) fn has_open_grant(&self) -> bool {
+        match (&self.placed, &self.ends) {
+            (Ok(None), _) => false,
+            (Ok(Some(grant)), Ok(ends)) => ends.iter().all(|end| end.id != grant.id),
+            _ => true,
+        }
+    }
 }
 
 impl GrantProgress {

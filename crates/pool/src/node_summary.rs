@@ -16,7 +16,7 @@ use machinist_kube_api::{
     keys::{annotation, condition, label, protocol, taint},
 };
 
-use super::grant_progress::{GrantMarks, open_grant};
+use super::grant_progress::GrantMarks;
 
 /// Effect of the taint of the update.
 pub const UPDATE_TAINT_EFFECT: &str = "PreferNoSchedule";
@@ -79,7 +79,7 @@ impl<'a> NodeSummary<&'a str> {
 impl<T> NodeSummary<T> {
     /// Whether the Node has a grant that has not ended. A grant that cannot be parsed counts as open.
     pub(super) fn has_open_grant(&self, node: &NodeView) -> bool {
-        self.has_grant && !matches!(open_grant(node), Ok(None))
+        self.has_grant && GrantMarks::of(node).has_open_grant()
     }
 
     /// Converts the texts.
@@ -141,11 +141,13 @@ impl NodeFacts {
     /// Reads a Node.
     pub fn new(node: &NodeView, names: &mut SharedNames) -> Self {
         let summary = NodeSummary::of(node);
+        let marks = OnceLock::new();
+        let parsed = || marks.get_or_init(|| Arc::new(GrantMarks::of(node)));
         Self {
-            has_open_grant: summary.has_open_grant(node),
+            has_open_grant: summary.has_grant && parsed().has_open_grant(),
             name_hash: name_hash(&node.name),
             summary: summary.map(|text| names.shared(text)),
-            marks: OnceLock::new(),
+            marks,
         }
     }
 

@@ -42,9 +42,9 @@ const MAX_CHANGED_TARGETS: usize = 256;
 /// How long they are remembered.
 const CHANGED_TARGET_AGE: SignedDuration = SignedDuration::from_hours(24);
 
-/// How long after the last failure in a contested directory its entries are skipped. The next update tries them again: a
-/// user who stopped must not delay it, and one who did not makes one update fail.
-const CONTESTED_AGE: SignedDuration = SignedDuration::from_mins(15);
+/// How long after a failure entries are skipped at its target and in a contested directory. The next update tries them
+/// again: a user who stopped must not delay it, and one who did not makes one update fail.
+const RECENT_FAILURE_AGE: SignedDuration = SignedDuration::from_mins(15);
 
 fn is_within(since: Timestamp, now: Timestamp, age: SignedDuration) -> bool {
     now.duration_since(since).abs() < age
@@ -320,7 +320,7 @@ impl Journal {
                 let updates = self.changed_target_failures.get(path);
                 let failures = TargetFailures {
                     updates: updates.copied().unwrap_or(1),
-                    is_recent: is_within(*since, now, CONTESTED_AGE),
+                    is_recent: is_within(*since, now, RECENT_FAILURE_AGE),
                 };
                 (path.clone(), failures)
             })

@@ -63,7 +63,7 @@ impl Builder {
         self
     }
 
-    /// The built binary and the repository's units, as [`Machine::install_machinist`] does it.
+    /// The built binary in `/usr/bin`, and the repository's units.
     pub fn machinist(mut self) -> Self {
         self.machinist = true;
         self
@@ -183,30 +183,6 @@ const MASKED: &[&str] = &[
     "apt-daily-upgrade.timer",
     "console-getty.service",
 ];
-
-/// A file of a machine: path, content, mode.
-type Given = (String, Vec<u8>, u32);
-
-/// The built binary, and every unit of the repository's `systemd/`.
-pub fn machinist_files() -> Vec<Given> {
-    let binary = fs::read(env!("CARGO_BIN_EXE_machinist")).expect("cargo built the binary");
-    let mut files = vec![("/usr/bin/machinist".to_owned(), binary, 0o755)];
-    let units = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd"));
-    for unit in units.into_iter().flatten().map(Result::unwrap) {
-        let name = unit
-            .file_name()
-            .into_string()
-            .expect("a unit's name is text");
-        if [".service", ".target", ".timer", ".path", ".mount"]
-            .iter()
-            .any(|s| name.ends_with(s))
-        {
-            let content = fs::read(unit.path()).unwrap();
-            files.push((format!("/usr/lib/systemd/system/{name}"), content, 0o644));
-        }
-    }
-    files
-}
 
 /// A copy of the base image, and of the program's files if `machinist` is set, that shares unchanged data with them.
 ///

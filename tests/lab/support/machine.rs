@@ -242,16 +242,6 @@ impl Machine {
         digest::tree(&self.root(), paths, excludes)
     }
 
-    /// Installs the built binary into `/usr/bin` and the repository's units into
-    /// `/usr/lib/systemd/system`.
-    pub fn install_machinist(&self) {
-        for (path, bytes, mode) in builder::machinist_files() {
-            machine_files::write(&self.live_root(), &path, &bytes, Some(mode))
-                .unwrap_or_else(|e| panic!("cannot install {path}: {e}"));
-        }
-        self.exec(&["systemctl", "daemon-reload"]);
-    }
-
     fn logind(&self, method: &str) {
         let manager = "org.freedesktop.login1.Manager";
         let path = "/org/freedesktop/login1";
