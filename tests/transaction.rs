@@ -10,6 +10,7 @@
     reason = "a test may panic, and plays everybody else who writes into the tree"
 )]
 
+mod account_races;
 mod accounts;
 mod attributes;
 mod bind_mounts;

@@ -14,18 +14,18 @@ use machinist_testkit::{
 
 const DATABASES: [&str; 6] = ["passwd", "shadow", "group", "gshadow", "subuid", "subgid"];
 
-fn machine() -> Sandbox {
+pub(super) fn machine() -> Sandbox {
     Sandbox::new().with_accounts()
 }
 
-fn ann() -> Written {
+pub(super) fn ann() -> Written {
     config("ann")
         .admin("ann")
         .key("ann", "ssh-ed25519 AAAA ann")
 }
 
 /// Replaces the file, as every tool for users does.
-fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
+pub(super) fn edit(sandbox: &Sandbox, path: &str, from: &str, to: &str) {
     let text = sandbox.read(path).unwrap();
     assert!(text.contains(from), "{path} holds no {from:?}: {text}");
     let meta = std::fs::metadata(sandbox.path(path)).unwrap();

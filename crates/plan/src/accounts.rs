@@ -26,6 +26,7 @@ use self::id_allocation::UsedIds;
 /// The positions of the fields of an entry, from 0.
 pub(super) mod field {
     pub(in super::super) const PASSWORD_FIELD: usize = 1;
+    pub(in super::super) const CHANGE_DATE_FIELD: usize = 2;
     pub(super) const ID_FIELD: usize = 2;
     pub(super) const GROUP_FIELD: usize = 3;
     pub(in super::super) const GECOS_FIELD: usize = 4;

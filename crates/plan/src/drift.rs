@@ -13,7 +13,6 @@ use super::{
     kind_replacement,
     object::ObjectKind,
     object_compare::differences,
-    user_control::is_changeable_by_its_user,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{EntryKind, MachineConfig};
@@ -194,7 +193,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
         if !matches!(edit, Edit::Line { after: Some(_), .. }) {
             drift.kind = DriftKind::Content;
         }
-        drift.by_user &= is_changeable_by_its_user(edit);
+        drift.by_user &= edit.is_changeable_by_its_user();
         // For a membership report the user, not the group.
         names.entry(database).or_default().insert(match edit {
             Edit::Member { user, .. } => user,

@@ -4,6 +4,8 @@
 //! creates, replaces or removes is part of that directory's tree. Only [`OperationKind::Metadata`],
 //! which keeps its directory in place, may have other targets below it.
 
+use std::borrow::Cow;
+
 use super::{Attributes, Edit, NewObject, NodeKind};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 
@@ -29,6 +31,22 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// The operation without account fields that their users may change at any moment, or `None` if it sets nothing
+    /// else.
+    pub fn without_user_values(&self) -> Option<Cow<'_, Self>> {
+        let OperationKind::Entries(edits) = &self.kind else {
+            return Some(Cow::Borrowed(self));
+        };
+        let edits = edits.iter().cloned();
+        let edits: Vec<Edit> = edits.filter_map(Edit::without_user_values).collect();
+        (!edits.is_empty()).then(|| {
+            Cow::Owned(Self {
+                kind: OperationKind::Entries(edits),
+                ..self.clone()
+            })
+        })
+    }
+
     /// How long the original is whose content comes back in a copy; 0 if none does.
     pub(super) fn copied_bytes(&self) -> u64 {
         match &self.kind {

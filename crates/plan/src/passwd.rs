@@ -4,6 +4,7 @@
 //! lines, and a missing newline at the end of the file.
 
 mod entry_edits;
+mod user_fields;
 
 use std::fmt;
 

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Attributes, Database, Edit, FileFacts, MachineFacts,
-    accounts::field,
+    Attributes, FileFacts, MachineFacts,
     desired_tree::{DesiredTree, ObjectSpec},
     object::ObjectKind,
 };
@@ -15,6 +14,15 @@ use machinist_base::abs_path::AbsPath;
 pub const MAX_CONTESTED_UPDATES: u32 = 3;
 
 impl MachineFacts {
+    /// The paths in directories that a user controls, and of objects that a user may write.
+    pub fn user_targets(&self) -> BTreeSet<AbsPath> {
+        let objects = self.objects.iter();
+        let written = objects.filter(|(_, facts)| facts.is_written_by_users());
+        let written = written.map(|(path, _)| path);
+        let controlled = self.users_directories.keys();
+        controlled.chain(written).cloned().collect()
+    }
+
     /// Whether a user other than root may move or remove the object at a path; `owner` is the one that the config sets.
     pub(super) fn may_be_moved_by_users(&self, path: &AbsPath, owner: Option<u32>) -> bool {
         let found = self.objects.get(path).map(|facts| facts.uid);
@@ -103,26 +111,6 @@ impl ObjectSpec {
             _ => false,
         }
     }
-}
-
-/// Whether a user may set this field of the own entry: passwd(1), chsh(1) and chfn(1) let users change their password,
-/// shell and full name.
-pub(super) fn is_changeable_by_its_user(edit: &Edit) -> bool {
-    let Edit::Field {
-        database,
-        name,
-        index,
-        ..
-    } = edit
-    else {
-        return false;
-    };
-    let fields: &[usize] = match database {
-        Database::Passwd => &[field::GECOS_FIELD, field::SHELL_FIELD],
-        Database::Shadow => &[field::PASSWORD_FIELD],
-        _ => &[],
-    };
-    name != "root" && fields.contains(index)
 }
 
 /// The updates that users made fail in one directory.

@@ -68,7 +68,7 @@ pub struct PlanResult {
     pub named: BTreeSet<AbsPath>,
     /// The canonical paths of those paths in both configs that differ from them.
     pub moved: BTreeMap<AbsPath, AbsPath>,
-    /// The paths in directories that a user controls.
+    /// The paths in directories that a user controls, and of objects that a user may write.
     pub users: BTreeSet<AbsPath>,
 }
 
@@ -240,7 +240,7 @@ fn plan_from(
         plan,
         from,
         named,
-        users: observed.users_directories.keys().cloned().collect(),
+        users: observed.user_targets(),
         moved: observed.moved(),
     })
 }

@@ -1,6 +1,7 @@
 //! Records the intent and stages the new objects: the last step that does not change the machine.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
 };
@@ -158,19 +159,27 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 }
 
-/// Returns whether the current plan may be carried out in place of the approved one: it does the same, except in
-/// directories that a user controls, and needs no further action. A user who changes files all the time delays no
-/// update.
+/// Returns whether the current plan may be carried out in place of the approved one: it does the same, except for
+/// objects and account fields that a user may change, and needs no further action. A user who changes them all the
+/// time delays no update.
 fn is_covered(current: &Plan, approved: &Plan, users: &BTreeSet<AbsPath>) -> bool {
-    let of_root = |operation: &&Operation| !users.contains(&operation.target);
-    let (now, before) = (current.operations.iter(), approved.operations.iter());
     let is_approved = |action: &Action| {
         let mut actions = approved.actions.iter();
         actions.any(|other| (other.kind, &other.unit) == (action.kind, &action.unit))
     };
     current.actions.iter().all(is_approved)
         && (!current.drain || approved.drain)
-        && now.filter(of_root).eq(before.filter(of_root))
+        && root_operations(current, users).eq(root_operations(approved, users))
+}
+
+/// Returns the operations on objects and account fields that only root may change.
+fn root_operations<'p>(
+    plan: &'p Plan,
+    users: &'p BTreeSet<AbsPath>,
+) -> impl Iterator<Item = Cow<'p, Operation>> {
+    let of_root = plan.operations.iter();
+    let of_root = of_root.filter(|operation| !users.contains(&operation.target));
+    of_root.filter_map(Operation::without_user_values)
 }
 
 /// Sets the flag that staging checks between two objects.

@@ -40,7 +40,7 @@ pub(super) fn forward(
     let found = read(root, target)?.ok_or_else(changed)?;
     let mut there = found.clone();
     for edit in edits {
-        match edit.edit_state(&there) {
+        match edit.commit_state(&there) {
             EditState::After => {}
             EditState::Before => edit.apply(&mut there),
             EditState::Foreign => return Err(changed()),
@@ -58,24 +58,38 @@ pub(super) fn backward(
     edits: &[Edit],
 ) -> Result<(), TransactionError> {
     let work = DatabaseEdit { root, target, slot };
+    // vipw(8) holds the lock for as long as its editor is open, so that a rollback that changes nothing must not take
+    // it.
+    if let Some(found) = read(root, target)?
+        && let reverted = work.revert(edits, &found)?
+        && reverted.entries == found
+    {
+        reverted.warn(target);
+        return work.put(&found, &found);
+    }
     let _locked = lock(root)?;
     let Some(found) = read(root, target)? else {
         tracing::warn!(path = %target, "the file no longer exists; its entries are not changed");
         return Ok(());
     };
-    let mut there = found.clone();
-    for edit in edits.iter().rev().map(Edit::reversed) {
-        match edit.edit_state(&there) {
-            EditState::After => {}
-            EditState::Before => edit.apply(&mut there),
-            EditState::Foreign if is_orphan(root, &edit)? => edit.apply(&mut there),
-            EditState::Foreign => {
-                let entry = edit.name();
-                tracing::warn!(path = %target, entry, "changed by another process; left unchanged");
-            }
+    let reverted = work.revert(edits, &found)?;
+    reverted.warn(target);
+    work.put(&found, &reverted.entries)
+}
+
+/// The entries without the edits of a transaction.
+struct RevertedEntries<'a> {
+    entries: DatabaseEntries,
+    /// Names of entries that another writer has changed.
+    foreign: Vec<&'a str>,
+}
+
+impl RevertedEntries<'_> {
+    fn warn(&self, path: &AbsPath) {
+        for entry in &self.foreign {
+            tracing::warn!(%path, entry, "changed by another process; left unchanged");
         }
     }
-    work.put(&found, &there)
 }
 
 /// Returns whether a changed entry belongs to a user or group that no longer exists, such as a password that was
@@ -90,6 +104,24 @@ fn is_orphan(root: &Root, edit: &Edit) -> Result<bool, TransactionError> {
 }
 
 impl DatabaseEdit<'_> {
+    fn revert<'e>(
+        &self,
+        edits: &'e [Edit],
+        found: &DatabaseEntries,
+    ) -> Result<RevertedEntries<'e>, TransactionError> {
+        let (mut entries, mut foreign) = (found.clone(), Vec::new());
+        for edit in edits.iter().rev() {
+            let back = edit.reversed();
+            match back.rollback_state(&entries) {
+                EditState::After => {}
+                EditState::Before => back.apply(&mut entries),
+                EditState::Foreign if is_orphan(self.root, &back)? => back.apply(&mut entries),
+                EditState::Foreign => foreign.push(edit.name()),
+            }
+        }
+        Ok(RevertedEntries { entries, foreign })
+    }
+
     /// Replaces the database with the edited file: complete, durable, with the same mode, owner, label, and access
     /// control list.
     fn put(

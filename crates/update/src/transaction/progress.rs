@@ -118,7 +118,10 @@ fn entries_progress(
     let Some(current) = passwd_entries::read(root, target)? else {
         return Ok(OperationProgress::Foreign);
     };
-    let states: Vec<EditState> = edits.iter().map(|edit| edit.edit_state(&current)).collect();
+    let states: Vec<EditState> = edits
+        .iter()
+        .map(|edit| edit.commit_state(&current))
+        .collect();
     Ok(match () {
         () if states.contains(&EditState::Foreign) => OperationProgress::Foreign,
         () if states.contains(&EditState::Before) => OperationProgress::NotDone,
