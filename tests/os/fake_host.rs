@@ -4,6 +4,9 @@
 //! The disk outlives the agents: each [`Host::agent`] is a new process that knows only the disk's
 //! content.
 
+mod breaks;
+mod disk;
+
 use std::{
     collections::BTreeSet,
     fmt,
@@ -18,96 +21,9 @@ use machinist_update::os::{
     OsProvider, ProviderStep, StagedDeployment,
 };
 
+pub(crate) use self::breaks::Breaks;
+use self::disk::{Disk, Held, Selection};
 use super::contract::Host;
-
-/// The defect of a broken fake: each violates one rule of the contract that a real provider could
-/// miss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Breaks {
-    /// A deployment is staged without a lock.
-    StagesUnlocked,
-    /// The lock is lost with the process that staged.
-    LockIsTheAgents,
-    /// The staged deployment is lost with the process that staged it.
-    StagedIsTheAgents,
-    /// A power loss finalises a locked deployment.
-    PowerCutFinalises,
-    /// A power loss after the unlocking leaves half of the new deployment in the booted one.
-    PowerCutMixes,
-    /// A rollback is recorded only by a proper shutdown.
-    RollbackIsVolatile,
-    /// Unlocking reports success and does nothing.
-    UnlocksNothing,
-    /// Unlocking again locks again.
-    UnlockToggles,
-    /// Unlocking unlocks whatever is staged.
-    UnlocksAnything,
-    /// Staging the same content again creates another deployment, locked.
-    StagesAnew,
-    /// Arguments are added to those that were staged before.
-    ArgumentsPileUp,
-    /// A deployment is staged even when the booted one matches already.
-    StagesWhatIsBooted,
-    /// When the booted deployment matches, an earlier staged one is kept.
-    KeepsWhatIsNoLongerAsked,
-    /// Discarding reports success and does nothing.
-    DiscardsNothing,
-    /// Discarding removes the fallback, too.
-    DiscardDropsFallback,
-    /// Discarding when nothing is staged is an error.
-    DiscardIsNotRepeatable,
-    /// Duplicate arguments are merged.
-    ArgumentsAreASet,
-    /// Arguments are sorted.
-    ArgumentsAreSorted,
-    /// Only the config's arguments remain.
-    OthersArgumentsGo,
-    /// The staged deployment is reported as booted immediately.
-    StagedIsBooted,
-    /// Rolling back swaps the deployments, each time.
-    RollbackToggles,
-    /// Rolling back leaves the staged deployment for the next boot.
-    RollbackKeepsStaged,
-    /// Rolling back to an unknown deployment reports success.
-    RollsBackToAnything,
-    /// The newest image of that name is pulled, instead of the digest.
-    PullsByName,
-    /// Old deployments are removed before the new one is complete.
-    CleansUpFirst,
-    /// A failed step is reported as successful.
-    SwallowsFailures,
-    /// Time limits are ignored.
-    IgnoresLimits,
-    /// An interrupted staging appears as complete.
-    StagesHalf,
-    /// Failures of the registry are never reported as retryable.
-    NeverAgain,
-    /// The versions of images are not read.
-    NoVersions,
-}
-
-/// The state that survives every process and determines the next boot.
-#[derive(Debug)]
-struct Disk {
-    booted: Deployment,
-    fallback: Option<Deployment>,
-    staged: Option<Held>,
-    /// The next boot starts the fallback.
-    rolls_back: bool,
-    made: u32,
-    agents: u32,
-    images: Vec<(ImageRef, String)>,
-    fails: Option<ProviderStep>,
-    takes: Duration,
-}
-
-#[derive(Clone, Debug)]
-struct Held {
-    staged: StagedDeployment,
-    by: u32,
-    /// The state that was requested for it.
-    wanted: DesiredDeployment,
-}
 
 /// The host.
 #[derive(Clone, Debug)]
@@ -145,11 +61,16 @@ impl Machine {
             kernel_type: KernelType::Default,
             extensions: BTreeSet::new(),
         };
+        let selection = Selection {
+            selected: deployment("os-0"),
+            previous: Some(deployment("os-before")),
+        };
         let disk = Disk {
-            booted: deployment("os-0"),
-            fallback: Some(deployment("os-before")),
+            booted: selection.selected.clone(),
+            durable: selection.clone(),
+            selection,
             staged: None,
-            rolls_back: false,
+            panics: None,
             made: 0,
             agents: 0,
             images: vec![(installed.clone(), "1.0".to_owned())],
@@ -197,24 +118,28 @@ impl Host for Machine {
     /// not, and is lost with `/run`.
     fn reboot(&self) {
         let mut disk = self.disk();
-        let next = disk.staged.take().filter(|held| !held.staged.locked);
-        disk.boot(next);
+        disk.durable = disk.selection.clone();
+        let trial = disk.staged.take().filter(|held| !held.staged.locked);
+        self.boot(&mut disk, trial);
     }
 
     /// Nothing is finalised.
     fn power_cut(&self) {
         let mut disk = self.disk();
-        let next = disk.staged.take();
-        if let Some(held) = next.as_ref().filter(|held| !held.staged.locked)
+        let trial = disk.staged.take();
+        if let Some(held) = trial.as_ref().filter(|held| !held.staged.locked)
             && self.breaks(Breaks::PowerCutMixes)
         {
-            disk.booted.kernel_arguments = held.staged.deployment.kernel_arguments.clone();
+            let mixed = held.staged.deployment.kernel_arguments.clone();
+            disk.durable.selected.kernel_arguments = mixed;
         }
-        if self.breaks(Breaks::RollbackIsVolatile) {
-            disk.rolls_back = false;
-        }
-        let next = next.filter(|_| self.breaks(Breaks::PowerCutFinalises));
-        disk.boot(next);
+        disk.selection = disk.durable.clone();
+        let trial = trial.filter(|_| self.breaks(Breaks::PowerCutFinalises));
+        self.boot(&mut disk, trial);
+    }
+
+    fn panics(&self, id: &DeploymentId) {
+        self.disk().panics = Some(id.clone());
     }
 
     fn publishes(&self, image: &ImageRef, version: &str) {
@@ -230,13 +155,22 @@ impl Host for Machine {
     }
 }
 
-impl Disk {
-    fn boot(&mut self, next: Option<Held>) {
-        let rolls_back = std::mem::take(&mut self.rolls_back);
-        let next = next.map(|held| held.staged.deployment);
-        let next = next.or_else(|| self.fallback.take_if(|_| rolls_back));
-        if let Some(next) = next {
-            self.fallback = Some(std::mem::replace(&mut self.booted, next));
+impl Machine {
+    fn boot(&self, disk: &mut Disk, trial: Option<Held>) {
+        disk.booted = disk.selection.selected.clone();
+        let Some(mut held) = trial else {
+            return;
+        };
+        let fails = disk.panics.as_ref() == Some(&held.staged.deployment.id);
+        if !fails || self.breaks(Breaks::FailedBootHangs) {
+            disk.booted = held.staged.deployment;
+        } else {
+            // The boot loader counts down before it enters a deployment.
+            held.staged.locked = !self.breaks(Breaks::FailedBootIsRepeated);
+            disk.staged = Some(held);
+        }
+        if self.breaks(Breaks::TrialStays) {
+            disk.selection.selected = disk.booted.clone();
         }
     }
 }
@@ -347,7 +281,6 @@ impl Agent {
         disk.made += 1;
         deployment.id = DeploymentId::new(format!("os-{}", disk.made));
         let id = deployment.id.clone();
-        disk.rolls_back = false;
         disk.staged = Some(Held {
             staged: StagedDeployment {
                 deployment,
@@ -368,13 +301,15 @@ impl Agent {
 }
 
 impl OsProvider for Agent {
-    const CAPABILITIES: OsCapabilities = OsCapabilities {
-        image: true,
-        kernel_arguments: true,
-        kernel_type: true,
-        extensions: true,
-        ..OsCapabilities::without_provider(HostKind::RpmOstree)
-    };
+    fn capabilities(&self) -> OsCapabilities {
+        OsCapabilities {
+            image: true,
+            kernel_arguments: true,
+            kernel_type: true,
+            extensions: true,
+            ..OsCapabilities::without_provider(HostKind::RpmOstree)
+        }
+    }
 
     async fn observe(&self) -> Result<Deployments, OsError> {
         self.run(ProviderStep::Observe, None).await?;
@@ -385,9 +320,13 @@ impl OsProvider for Agent {
             _ => disk.booted.clone(),
         };
         Ok(Deployments {
+            next: match self.host.breaks(Breaks::NextIsBooted) {
+                true => booted.id.clone(),
+                false => disk.selection.selected.id.clone(),
+            },
             booted,
             staged,
-            fallback: disk.fallback.clone(),
+            fallback: disk.fallback(),
         })
     }
 
@@ -421,7 +360,7 @@ impl OsProvider for Agent {
         limit: Duration,
     ) -> Result<Option<DeploymentId>, OsError> {
         if self.host.breaks(Breaks::CleansUpFirst) {
-            self.host.disk().fallback = None;
+            self.host.disk().selection.previous = None;
         }
         let done = self.run(ProviderStep::Stage, Some(limit)).await;
         if done.is_err() && !self.host.breaks(Breaks::StagesHalf) {
@@ -451,12 +390,47 @@ impl OsProvider for Agent {
         Ok(())
     }
 
+    async fn lock(&self) -> Result<(), OsError> {
+        self.run(ProviderStep::Lock, None).await?;
+        let mut disk = self.host.disk();
+        match (&mut disk.staged, self.host.breaks) {
+            (_, Some(Breaks::LocksNothing)) => {}
+            (None, Some(Breaks::LockIsNotRepeatable)) => {
+                let staged = DeploymentId::new("staged");
+                return Err(Self::gone(ProviderStep::Lock, &staged));
+            }
+            (Some(held), _) => held.staged.locked = true,
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
+        self.run(ProviderStep::Keep, None).await?;
+        let mut disk = self.host.disk();
+        if disk.booted.id != *booted && !self.host.breaks(Breaks::KeepsAnything) {
+            return Err(Self::gone(ProviderStep::Keep, booted));
+        }
+        if self.host.breaks(Breaks::KeepsNothing) {
+            return Ok(());
+        }
+        if disk.selection.selected.id != disk.booted.id {
+            let booted = disk.booted.clone();
+            let before = std::mem::replace(&mut disk.selection.selected, booted);
+            disk.selection.previous = Some(before);
+        } else if self.host.breaks(Breaks::KeepToggles) {
+            disk.selection.swap();
+        }
+        disk.sync(!self.host.breaks(Breaks::KeepIsVolatile));
+        Ok(())
+    }
+
     async fn discard(&self) -> Result<(), OsError> {
         self.run(ProviderStep::Discard, None).await?;
         let mut disk = self.host.disk();
         match self.host.breaks {
             Some(Breaks::DiscardsNothing) => return Ok(()),
-            Some(Breaks::DiscardDropsFallback) => disk.fallback = None,
+            Some(Breaks::DiscardDropsFallback) => disk.selection.previous = None,
             Some(Breaks::DiscardIsNotRepeatable) if disk.staged.is_none() => {
                 return Err(Self::gone(
                     ProviderStep::Discard,
@@ -472,14 +446,16 @@ impl OsProvider for Agent {
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         self.run(ProviderStep::RollBack, None).await?;
         let mut disk = self.host.disk();
-        let is_fallback = disk.fallback.as_ref().is_some_and(|one| one.id == *to);
-        if !is_fallback && disk.booted.id != *to && !self.host.breaks(Breaks::RollsBackToAnything) {
+        let is_previous = disk.selection.previous.as_ref();
+        let is_previous = is_previous.is_some_and(|one| one.id == *to);
+        let is_known = is_previous || disk.selection.selected.id == *to;
+        if !is_known && !self.host.breaks(Breaks::RollsBackToAnything) {
             return Err(Self::gone(ProviderStep::RollBack, to));
         }
-        disk.rolls_back = match self.host.breaks(Breaks::RollbackToggles) {
-            true => !disk.rolls_back,
-            false => is_fallback,
-        };
+        if is_previous || self.host.breaks(Breaks::RollbackToggles) {
+            disk.selection.swap();
+        }
+        disk.sync(!self.host.breaks(Breaks::RollbackIsVolatile));
         if !self.host.breaks(Breaks::RollbackKeepsStaged) {
             disk.staged = None;
         }

@@ -57,6 +57,40 @@ const SEEN_BY: &[(Breaks, &str)] = &[
     ),
     (Breaks::UnlockToggles, "unlocking_is_idempotent"),
     (
+        Breaks::TrialStays,
+        "a_deployment_that_is_not_kept_is_left_by_the_next_boot",
+    ),
+    (
+        Breaks::KeepsNothing,
+        "a_kept_deployment_is_booted_from_then_on",
+    ),
+    (
+        Breaks::KeepIsVolatile,
+        "a_kept_deployment_is_booted_from_then_on",
+    ),
+    (Breaks::KeepToggles, "keeping_is_idempotent"),
+    (Breaks::KeepsAnything, "only_the_booted_deployment_is_kept"),
+    (
+        Breaks::FailedBootHangs,
+        "a_deployment_that_never_reaches_userspace_is_left_by_itself",
+    ),
+    (
+        Breaks::FailedBootIsRepeated,
+        "a_deployment_that_never_reaches_userspace_is_left_by_itself",
+    ),
+    (
+        Breaks::LocksNothing,
+        "a_deployment_that_is_locked_again_is_not_booted",
+    ),
+    (
+        Breaks::LockIsNotRepeatable,
+        "a_deployment_that_is_locked_again_is_not_booted",
+    ),
+    (
+        Breaks::NextIsBooted,
+        "an_unlocked_deployment_is_booted_next_with_the_former_as_fallback",
+    ),
+    (
         Breaks::UnlocksAnything,
         "only_the_named_deployment_is_unlocked",
     ),

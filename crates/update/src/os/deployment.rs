@@ -63,7 +63,8 @@ pub struct Deployment {
 pub struct StagedDeployment {
     /// The deployment.
     pub deployment: Deployment,
-    /// Whether it is finalisation-locked: while it is, no boot enters it.
+    /// Whether it is locked: while it is, no boot enters it. Entering it locks it again, so that a staged deployment
+    /// that is still unlocked after a boot means that the boot loader did not run.
     pub locked: bool,
 }
 
@@ -76,6 +77,9 @@ pub struct Deployments {
     pub staged: Option<StagedDeployment>,
     /// The previous deployment, to which [`OsProvider::roll_back`](super::OsProvider::roll_back) returns.
     pub fallback: Option<Deployment>,
+    /// The deployment that boots enter, apart from the one boot into an unlocked deployment. It differs from the
+    /// booted one until that is kept, and after a rollback.
+    pub next: DeploymentId,
 }
 
 impl Deployments {

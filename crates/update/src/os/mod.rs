@@ -6,8 +6,9 @@
 //! everything else with a named reason.
 //!
 //! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
-//! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is
-//! *finalisation-locked* until it is unlocked: no boot enters it, whatever triggers the boot.
+//! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is *locked* until
+//! it is unlocked: no boot enters it, whatever triggers the boot. Once unlocked, one boot enters it; it stays only if it
+//! is *kept* in that boot.
 
 mod deployment;
 mod host_detection;
@@ -26,7 +27,7 @@ use machinist_plan::OsCapabilities;
 use machinist_rootfs::Root;
 
 /// Returns what can be changed in the operating system below `root`. This is the only place that decides it: a
-/// built-in provider is registered here for its kind of host, with its [`OsProvider::CAPABILITIES`].
+/// built-in provider is registered here for its kind of host, with its [`OsProvider::capabilities`].
 pub fn capabilities(root: &Root) -> OsCapabilities {
     OsCapabilities::without_provider(host_kind(root))
 }

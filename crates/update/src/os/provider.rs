@@ -20,6 +20,10 @@ pub enum ProviderStep {
     Stage,
     /// [`OsProvider::unlock`].
     Unlock,
+    /// [`OsProvider::lock`].
+    Lock,
+    /// [`OsProvider::keep`].
+    Keep,
     /// [`OsProvider::discard`].
     Discard,
     /// [`OsProvider::roll_back`].
@@ -33,6 +37,8 @@ impl fmt::Display for ProviderStep {
             Self::Fetch => "fetch the OS image",
             Self::Stage => "stage a deployment",
             Self::Unlock => "unlock the staged deployment",
+            Self::Lock => "lock the staged deployment",
+            Self::Keep => "keep the booted deployment",
             Self::Discard => "discard the staged deployment",
             Self::RollBack => "roll back to the previous deployment",
         })
@@ -111,12 +117,17 @@ pub struct FetchedImage {
 
 /// Changes the operating system of one kind of host.
 ///
+/// A new deployment is tried first: once unlocked, it is entered by *one* boot. If it is not kept in that boot, the next
+/// boot enters the previous deployment, and so does a boot that never reaches userspace. Therefore a provider unlocks
+/// immediately before the reboot, and the update keeps a deployment only after it has judged its boot.
+///
 /// Every step is idempotent and may be repeated by another process than the one that began it: a provider reads the
 /// state from the host and keeps none of its own. A step that fails or is interrupted leaves the booted deployment
 /// and the fallback unchanged. `tests/os/contract.rs` checks all of this for each provider.
 pub trait OsProvider: Send + Sync + 'static {
-    /// The kind of host, and what the provider can change on it.
-    const CAPABILITIES: OsCapabilities;
+    /// Returns the kind of host, and what the provider can change on it. This depends on versions of the host's
+    /// programs and on what its boot loader can write.
+    fn capabilities(&self) -> OsCapabilities;
 
     /// Returns the current deployments.
     fn observe(&self) -> impl Future<Output = Result<Deployments, OsError>> + Send;
@@ -138,13 +149,23 @@ pub trait OsProvider: Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<Option<DeploymentId>, OsError>> + Send;
 
-    /// Unlocks the staged deployment, so that the next orderly boot enters it. `staged` must be its identifier.
+    /// Unlocks the staged deployment, so that the next boot, and only that one, enters it. `staged` must be its
+    /// identifier.
     fn unlock(&self, staged: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
 
-    /// Discards the staged deployment, locked or not. It is not an error if none is staged.
+    /// Locks the staged deployment again, because the reboot does not happen now. It is not an error if none is
+    /// staged.
+    fn lock(&self) -> impl Future<Output = Result<(), OsError>> + Send;
+
+    /// Selects the booted deployment for every following boot, durably. `booted` must be its identifier. The
+    /// deployment that was selected before becomes the fallback.
+    fn keep(&self, booted: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+
+    /// Discards the staged deployment, locked or not, and one whose boot has failed. It is not an error if there is
+    /// none.
     fn discard(&self) -> impl Future<Output = Result<(), OsError>> + Send;
 
-    /// Selects `to` for the next boot: the fallback, or the booted deployment, which cancels a rollback. Discards
-    /// the staged deployment.
+    /// Selects `to` for the next boot and every following one: the fallback, or the booted deployment, which cancels
+    /// a rollback. Discards the staged deployment.
     fn roll_back(&self, to: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
 }
