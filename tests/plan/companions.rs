@@ -338,6 +338,22 @@ fn an_entry_by_an_alias_that_two_preset_units_get_is_refused() {
 }
 
 #[test]
+fn disabling_by_an_alias_of_a_preset_unit_and_of_an_enabled_one_is_refused() {
+    let tree = Tree::new();
+    let h = "[Install]\nWantedBy=n.target\nAlias=g.service\n";
+    tree.write("/usr/lib/systemd/system/h.service", h);
+    let e = quoted("WantedBy=m.target\\nAlias=g.service\\n");
+    let also = quoted("WantedBy=m.target\\nAlso=h.service\\n");
+    let units = format!(
+        r#"{{"name": "e.service", "contents": "{e}"}}, {{"name": "g.service", "enabled": false}},
+           {{"name": "t.service", "contents": "{also}", "enabled": true}}"#
+    );
+    let refusals = plan(&tree, &MachineConfig::default(), &entries("", &units)).unwrap_err();
+    assert_eq!(refusals[0].reason, Reason::EntryDuplicate, "{refusals:?}");
+    assert!(refusals[0].to_string().contains("e.service, h.service"));
+}
+
+#[test]
 fn disabling_by_an_alias_of_the_base_config_contradicts_also() {
     let machine = Machine::new(&[], &[]);
     let h = |lines: &str| {

@@ -125,17 +125,17 @@ fn refuse_contradictions(
     }
 }
 
-/// Refuses to enable or disable a unit by an alias that several units get, which the presets enable.
+/// Refuses to enable or disable a unit by an alias that several enabled units get.
 fn refuse_contested(layout: &mut DesiredTree, catalogue: &UnitCatalog<'_>) {
     let units = catalogue.config.units.iter();
     let said = units.filter(|(_, unit)| !unit.mask && unit.enabled.is_some());
     for (name, unit) in said.filter(|(_, unit)| unit.contents.is_none()) {
-        let Some(claiming) = catalogue.contested.get(name.as_str()) else {
+        let Some(claiming) = catalogue.claiming(name.as_str(), unit) else {
             continue;
         };
         let claiming: Vec<&str> = claiming.iter().map(String::as_str).collect();
         let message = format!(
-            "{name} is an alias (Alias=) of several units that the presets enable: {}",
+            "{name} is an alias (Alias=) of several units that the config or the presets enable: {}",
             claiming.join(", ")
         );
         let refusal = Refusal::new(Reason::EntryDuplicate, message).at(&unit.origin);

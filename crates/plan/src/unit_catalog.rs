@@ -32,7 +32,9 @@ pub(super) struct UnitCatalog<'a> {
     /// Aliases that enabling the config's units creates.
     aliases: BTreeMap<String, String>,
     /// Aliases that several units get which the presets enable, with these units.
-    pub(super) contested: BTreeMap<String, BTreeSet<String>>,
+    contested: BTreeMap<String, BTreeSet<String>>,
+    /// Aliases that a unit gets which the presets enable, and another one which the config enables, with these units.
+    shared: BTreeMap<String, BTreeSet<String>>,
     /// The units that the config or the presets enable.
     enabled: Vec<String>,
     /// Units whose own entries leave their enablement to the presets, by their real names.
@@ -59,6 +61,7 @@ impl<'a> UnitCatalog<'a> {
             tree,
             aliases: BTreeMap::new(),
             contested: BTreeMap::new(),
+            shared: BTreeMap::new(),
             enabled: Vec::new(),
             left_to_presets: BTreeSet::new(),
             said: BTreeMap::new(),
@@ -108,6 +111,12 @@ impl<'a> UnitCatalog<'a> {
             .iter()
             .filter_map(|(alias, units)| Some((alias.clone(), units.last()?.clone())))
             .collect();
+        let mut shared = claimed.clone();
+        shared.retain(|alias, units| {
+            let unit = said.get(alias).cloned();
+            unit.is_some_and(|unit| units.insert(unit) && units.len() > 1)
+        });
+        self.shared = shared;
         claimed.retain(|alias, units| units.len() > 1 && !said.contains_key(alias));
         aliases.extend(said);
         (self.aliases, self.contested) = (aliases, claimed);
@@ -116,6 +125,17 @@ impl<'a> UnitCatalog<'a> {
         let said =
             units.filter_map(|(name, unit)| Some((self.real_name(name, unit), unit.enabled?)));
         self.said = said.collect();
+    }
+
+    /// The units that get the name of an entry as an alias, if it is unclear which of them the entry concerns. An
+    /// entry that enables a unit by an alias concerns the unit that the config enables.
+    pub(super) fn claiming(&self, name: &str, unit: &Unit) -> Option<&BTreeSet<String>> {
+        let shared = || {
+            self.shared
+                .get(name)
+                .filter(|_| unit.enabled == Some(false))
+        };
+        self.contested.get(name).or_else(shared)
     }
 
     /// Whether the config itself sets the enablement of this unit, or disables its template; then `Also=` of other
