@@ -11,6 +11,7 @@
 )]
 
 mod account_races;
+mod account_returns;
 mod accounts;
 mod attributes;
 mod bind_mounts;
@@ -22,6 +23,7 @@ mod kills;
 mod labels;
 mod originals;
 mod random;
+mod random_accounts;
 mod random_entries;
 mod sequences;
 mod sparse;

@@ -94,6 +94,7 @@ fn edits() -> Vec<Edit> {
         user: "ann".to_owned(),
         before: false,
         after: true,
+        follows: None,
     });
     all
 }

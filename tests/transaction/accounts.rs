@@ -212,7 +212,7 @@ fn fields_that_leave_the_config_of_a_created_user_have_their_defaults_again() {
     }
 }
 
-fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<DriftEntry> {
+pub(super) fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Vec<DriftEntry> {
     let (capabilities, base) = (conduct(false).capabilities, sandbox.journal().base);
     let fresh = ObservationCache::default();
     observe_and_plan::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()

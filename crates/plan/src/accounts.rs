@@ -5,10 +5,11 @@
 //! config creates can have members and own files in the same update. Numbers are chosen here, from
 //! the observed machine, and do not change when the transaction runs.
 
-mod created_users;
+mod created_entries;
 mod groups;
 mod id_allocation;
 mod removal;
+mod removed_users;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,23 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     ChangeKind, MachineFacts, UserFacts,
     desired_tree::DesiredEntry,
-    passwd::{Database, DatabaseEntries, Edit, EditTarget},
+    passwd::{Database, DatabaseEntries, Edit, EditTarget, field},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{EntryKind, EntryOrigin, MachineConfig, Refusal, User};
 
 use self::id_allocation::UsedIds;
-
-/// The positions of the fields of an entry, from 0.
-pub(super) mod field {
-    pub(in super::super) const PASSWORD_FIELD: usize = 1;
-    pub(in super::super) const CHANGE_DATE_FIELD: usize = 2;
-    pub(super) const ID_FIELD: usize = 2;
-    pub(super) const GROUP_FIELD: usize = 3;
-    pub(in super::super) const GECOS_FIELD: usize = 4;
-    pub(super) const HOME_FIELD: usize = 5;
-    pub(in super::super) const SHELL_FIELD: usize = 6;
-}
 
 /// The changes that a config makes to the machine's users and groups.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +78,7 @@ pub(super) fn accounts(to: &MachineConfig, observed: &MachineFacts) -> Accounts 
         now: facts.databases.clone(),
         numbers: UsedIds::taken(to, observed),
         done: Accounts::default(),
+        retained: BTreeSet::new(),
     };
     if draft.has_databases() {
         draft.make_groups();
@@ -121,6 +112,9 @@ struct AccountDraft<'a> {
     now: BTreeMap<Database, DatabaseEntries>,
     numbers: UsedIds,
     done: Accounts,
+    /// Users and groups that left the config and whose original values are remembered, because other entries of the
+    /// config prevent their removal or return.
+    retained: BTreeSet<String>,
 }
 
 impl AccountDraft<'_> {
@@ -208,16 +202,23 @@ impl AccountDraft<'_> {
         let mut changed = false;
         for database in [Database::Group, Database::Gshadow] {
             let members = self.now.get(&database).and_then(|now| now.members(group));
-            if members.is_some_and(|members| members.contains(&user) != is) {
-                changed |= database == Database::Group;
-                self.put(Edit::Member {
-                    database,
-                    name: group.to_owned(),
-                    user: user.to_owned(),
-                    before: !is,
-                    after: is,
-                });
-            }
+            let Some(members) = members.filter(|members| members.contains(&user) != is) else {
+                continue;
+            };
+            let at = members.iter().position(|member| *member == user);
+            let follows = at.map(|at| match at.checked_sub(1) {
+                Some(before) => members[before].to_owned(),
+                None => String::new(),
+            });
+            changed |= database == Database::Group;
+            self.put(Edit::Member {
+                database,
+                name: group.to_owned(),
+                user: user.to_owned(),
+                before: !is,
+                after: is,
+                follows,
+            });
         }
         changed
     }

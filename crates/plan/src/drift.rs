@@ -168,7 +168,8 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
         by_user: false,
         leased: false,
     }));
-    drifts.extend(of_accounts(&layout.accounts.edits));
+    let administered = observed.accounts.administered_groups();
+    drifts.extend(of_accounts(&layout.accounts.edits, &administered));
     drifts.sort();
     Verified {
         drift: drifts,
@@ -177,7 +178,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
 }
 
 /// One drift for each database, with the names of all entries that differ in it.
-fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
+fn of_accounts(edits: &[Edit], administered: &BTreeSet<String>) -> Vec<DriftEntry> {
     let mut drifts: BTreeMap<Database, DriftEntry> = BTreeMap::new();
     let mut names: BTreeMap<Database, BTreeSet<&str>> = BTreeMap::new();
     for edit in edits {
@@ -193,7 +194,7 @@ fn of_accounts(edits: &[Edit]) -> Vec<DriftEntry> {
         if !matches!(edit, Edit::Line { after: Some(_), .. }) {
             drift.kind = DriftKind::Content;
         }
-        drift.by_user &= edit.is_changeable_by_its_user();
+        drift.by_user &= edit.is_changeable_by_users(administered);
         // For a membership report the user, not the group.
         names.entry(database).or_default().insert(match edit {
             Edit::Member { user, .. } => user,

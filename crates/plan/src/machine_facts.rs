@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     BaseConfig, Database, DatabaseEntries, Edit, NewObject, ObjectKind, OsFacts, SelinuxLabels,
-    sshd_config::SshdConfig,
+    passwd::field, sshd_config::SshdConfig,
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::KernelCommandLine;
@@ -184,6 +184,20 @@ pub struct AccountFacts {
     /// What machinist has changed: the value before its first change, and the value of its last
     /// change.
     pub kept: Vec<Edit>,
+}
+
+impl AccountFacts {
+    /// The groups whose members and password a user other than root may change with gpasswd(1), as their administrator.
+    pub fn administered_groups(&self) -> BTreeSet<String> {
+        let rows = self.databases.get(&Database::Gshadow).into_iter();
+        let rows = rows.flat_map(|gshadow| gshadow.rows(Database::Gshadow));
+        let by_users = |field: &str| {
+            let mut names = field.split(',');
+            names.any(|name| !name.is_empty() && name != "root")
+        };
+        let administered = rows.filter(|row| by_users(row[field::ADMINISTRATORS_FIELD]));
+        administered.map(|row| row[0].to_owned()).collect()
+    }
 }
 
 /// One object in the tree.

@@ -4,7 +4,7 @@
 //! creates, replaces or removes is part of that directory's tree. Only [`OperationKind::Metadata`],
 //! which keeps its directory in place, may have other targets below it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use super::{Attributes, Edit, NewObject, NodeKind};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
@@ -31,14 +31,15 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// The operation without account fields that their users may change at any moment, or `None` if it sets nothing
-    /// else.
-    pub fn without_user_values(&self) -> Option<Cow<'_, Self>> {
+    /// The operation without account fields and members that users may change at any moment, or `None` if it sets
+    /// nothing else. `administered` are the groups that users administer.
+    pub fn without_user_values(&self, administered: &BTreeSet<String>) -> Option<Cow<'_, Self>> {
         let OperationKind::Entries(edits) = &self.kind else {
             return Some(Cow::Borrowed(self));
         };
         let edits = edits.iter().cloned();
-        let edits: Vec<Edit> = edits.filter_map(Edit::without_user_values).collect();
+        let edits = edits.filter_map(|edit| edit.without_user_values(administered));
+        let edits: Vec<Edit> = edits.collect();
         (!edits.is_empty()).then(|| {
             Cow::Owned(Self {
                 kind: OperationKind::Entries(edits),

@@ -59,6 +59,7 @@ fn add_parents(
     for above in path.ancestors() {
         let made = || {
             let user = observed.users_directories.get(path).copied();
+            let user = user.filter(|uid| has_directory_of(*uid, path, acts, observed));
             let object = match &step.act {
                 PathAction::Put(object) => Some(object),
                 _ => None,
@@ -89,6 +90,25 @@ fn add_parents(
         }
     }
     Ok(())
+}
+
+/// Whether a directory above `path` that exists today belongs to this user after the update, too.
+fn has_directory_of(
+    user: u32,
+    path: &AbsPath,
+    acts: &BTreeMap<AbsPath, PathAction>,
+    observed: &MachineFacts,
+) -> bool {
+    let mut above = path.ancestors();
+    above.any(|above| {
+        let today = observed.objects.get(&above).map(|facts| facts.uid);
+        let after = match acts.get(&above) {
+            Some(PathAction::Put(object)) => object.uid().or(today),
+            Some(PathAction::Metadata(attributes)) => Some(attributes.uid),
+            _ => today,
+        };
+        after == Some(user)
+    })
 }
 
 /// The directory that is created at `path` as a parent of `object`: a new home, the original, or a directory of root.

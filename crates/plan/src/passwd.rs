@@ -3,14 +3,20 @@
 //! All lines that no edit concerns keep every byte: comments, the `+` lines of NIS, malformed
 //! lines, and a missing newline at the end of the file.
 
+mod byte_text;
 mod entry_edits;
+pub(crate) mod field;
+mod original_values;
 mod user_fields;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::entry_edits::{Edit, EditState, EditTarget, remember};
+pub use self::{
+    entry_edits::{Edit, EditState, EditTarget},
+    original_values::remember,
+};
 use machinist_base::abs_path::AbsPath;
 
 /// One of the six files that hold users and groups.
@@ -91,13 +97,11 @@ impl Database {
     }
 }
 
-/// The index of the members field in a group entry.
-const MEMBERS_FIELD: usize = 3;
-
 /// The content of one database.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DatabaseEntries {
-    lines: Vec<Vec<u8>>,
+    /// The lines, with bytes that are not UTF-8 as [`byte_text`] represents them.
+    lines: Vec<String>,
     /// Whether the last line ends with a newline.
     ended: bool,
 }
@@ -118,15 +122,23 @@ impl DatabaseEntries {
             true => Vec::new(),
             false => body
                 .split(|byte| *byte == b'\n')
-                .map(<[u8]>::to_vec)
+                .map(byte_text::decode)
                 .collect(),
         };
         Self { lines, ended }
     }
 
+    /// One entry.
+    fn of_line(line: &str) -> Self {
+        Self {
+            lines: vec![line.to_owned()],
+            ended: true,
+        }
+    }
+
     /// The content of the file.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = self.lines.join(&b'\n');
+        let mut bytes = byte_text::encode(&self.lines.join("\n"));
         if self.ended && !self.lines.is_empty() {
             bytes.push(b'\n');
         }
@@ -140,12 +152,12 @@ impl DatabaseEntries {
     }
 
     fn find_line(&self, line: &str) -> Option<usize> {
-        self.lines.iter().position(|one| one == line.as_bytes())
+        self.lines.iter().position(|one| one == line)
     }
 
-    /// The first entry of that name; none if there is none or it is not UTF-8.
+    /// The first entry of that name.
     pub fn line(&self, name: &str) -> Option<&str> {
-        std::str::from_utf8(self.lines.get(self.find(name)?)?).ok()
+        self.lines.get(self.find(name)?).map(String::as_str)
     }
 
     /// Whether an entry of that name exists, readable or not.
@@ -156,8 +168,7 @@ impl DatabaseEntries {
     /// All entries of that name; subuid(5) may have several.
     pub fn lines_of(&self, name: &str) -> Vec<String> {
         let own = self.lines.iter().filter(|line| name_of(line) == Some(name));
-        own.filter_map(|line| String::from_utf8(line.clone()).ok())
-            .collect()
+        own.cloned().collect()
     }
 
     /// The fields of the first entry of that name, if it has the right number of fields.
@@ -170,7 +181,6 @@ impl DatabaseEntries {
     pub fn rows(&self, database: Database) -> impl Iterator<Item = Vec<&str>> {
         let texts = self.lines.iter().filter(|line| name_of(line).is_some());
         texts
-            .filter_map(|line| std::str::from_utf8(line).ok())
             .map(|line| line.split(':').collect())
             .filter(move |fields: &Vec<&str>| fields.len() == database.width())
     }
@@ -178,7 +188,7 @@ impl DatabaseEntries {
     /// The members of a group; none if there is no readable entry.
     pub fn members(&self, name: &str) -> Option<Vec<&str>> {
         let fields = self.fields(Database::Group, name)?;
-        let members = fields.get(MEMBERS_FIELD)?.split(',');
+        let members = fields.get(field::MEMBERS_FIELD)?.split(',');
         Some(members.filter(|member| !member.is_empty()).collect())
     }
 
@@ -194,11 +204,11 @@ impl DatabaseEntries {
     fn insert(&mut self, line: &str, follows: Option<&str>) {
         let place = follows.and_then(|name| self.find(name)).map(|at| at + 1);
         let nis = || {
-            let nis = |line: &Vec<u8>| line.first().is_some_and(|byte| b"+-".contains(byte));
+            let nis = |line: &String| line.starts_with(['+', '-']);
             self.lines.iter().position(nis)
         };
         let at = place.or_else(nis).unwrap_or(self.lines.len());
-        self.lines.insert(at, line.as_bytes().to_vec());
+        self.lines.insert(at, line.to_owned());
     }
 
     fn set(&mut self, database: Database, name: &str, index: usize, value: &str) {
@@ -209,7 +219,7 @@ impl DatabaseEntries {
             return;
         };
         *field = value;
-        let line = fields.join(":").into_bytes();
+        let line = fields.join(":");
         if let Some(at) = self.find(name) {
             self.lines[at] = line;
         }
@@ -218,9 +228,8 @@ impl DatabaseEntries {
 
 /// The name of the entry on a line; none for comments, blank lines, NIS lines and lines without
 /// fields.
-fn name_of(line: &[u8]) -> Option<&str> {
-    let end = line.iter().position(|byte| *byte == b':')?;
-    let name = std::str::from_utf8(&line[..end]).ok()?;
+fn name_of(line: &str) -> Option<&str> {
+    let (name, _) = line.split_once(':')?;
     (!name.is_empty() && !name.starts_with(['#', '+', '-'])).then_some(name)
 }
 

@@ -403,7 +403,8 @@ fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootEr
         return Ok(String::new());
     };
     let bytes = bytes_if_there(root, &path, longest)?;
-    Ok(String::from_utf8(bytes).unwrap_or_default())
+    // A comment or a full name in another encoding must not hide the rest of the file.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Works like [`text_if_there`] for bytes.

@@ -70,6 +70,8 @@ pub struct PlanResult {
     pub moved: BTreeMap<AbsPath, AbsPath>,
     /// The paths in directories that a user controls, and of objects that a user may write.
     pub users: BTreeSet<AbsPath>,
+    /// The groups whose members a user may change.
+    pub administered_groups: BTreeSet<String>,
 }
 
 /// Returns the config that the disk is on: that of the newest open transaction, else the verified one.
@@ -241,6 +243,7 @@ fn plan_from(
         from,
         named,
         users: observed.user_targets(),
+        administered_groups: observed.accounts.administered_groups(),
         moved: observed.moved(),
     })
 }

@@ -239,3 +239,26 @@ fn an_entry_leaving_an_unsafe_directory_is_left_behind() {
     assert_eq!(sandbox.read("/srv/e/sub/app").as_deref(), Some("ours\n"));
     assert_eq!(sandbox.read("/etc/plain"), None);
 }
+
+/// A missing directory gets the owner that it has on a fresh machine.
+#[test]
+fn a_missing_directory_below_one_that_root_takes_back_belongs_to_root() {
+    if !plays_users() {
+        return;
+    }
+    for stays in [false, true] {
+        let sandbox = machine(&[Dir("/srv", 0, 0o755)]);
+        apply(&sandbox, &with_dir(config("one"), "/srv/n", BOB, 0o750)).unwrap();
+        let mut wanted = with_file("/srv/n/a/c", BOB).file("/srv/n/a/root", "root's\n", 0o644);
+        if stays {
+            wanted = with_dir(wanted, "/srv/n", 0, 0o755);
+        }
+        apply(&sandbox, &wanted).unwrap();
+        let owners = ["/srv/n", "/srv/n/a", "/srv/n/a/c", "/srv/n/a/root"];
+        assert_eq!(
+            owners.map(|path| owner(&sandbox, path)),
+            [0, 0, BOB, 0],
+            "{stays}"
+        );
+    }
+}

@@ -8,6 +8,9 @@ use crate::{
 use machinist_base::reason::Reason;
 use machinist_ignition::{EntryOrigin, Group};
 
+/// The password field of a group without a password: no password matches it.
+pub(super) const NO_GROUP_PASSWORD: &str = "!";
+
 impl AccountDraft<'_> {
     pub(super) fn make_groups(&mut self) {
         let to = self.to;
@@ -93,7 +96,7 @@ impl AccountDraft<'_> {
         let line = format!("{name}:x:{gid}:");
         self.put(Edit::made(Database::Group, name, line));
         if !self.has(Database::Gshadow, name) {
-            let line = format!("{name}:{}::", password.unwrap_or("!"));
+            let line = format!("{name}:{}::", password.unwrap_or(NO_GROUP_PASSWORD));
             self.put(Edit::made(Database::Gshadow, name, line));
         }
         self.done.groups.insert(name.to_owned(), gid);

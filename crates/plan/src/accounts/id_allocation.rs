@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{
-    MachineFacts,
-    passwd::{Database, DatabaseEntries},
+use super::{
+    super::{
+        MachineFacts,
+        passwd::{Database, DatabaseEntries, Edit},
+    },
+    AccountDraft, field,
+    removal::part,
 };
 use machinist_ignition::MachineConfig;
 
@@ -35,9 +39,29 @@ impl UsedIds {
             .filter_map(|user| user.account.as_ref()?.uid);
         let users = observed.users.values().map(|account| account.uid);
         let groups = to.groups.values().filter_map(|group| group.gid);
+        // Entries that an earlier config removed come back with their numbers.
+        let removed = |database| {
+            let kept = observed.accounts.kept.iter();
+            kept.filter_map(move |edit| match edit {
+                Edit::Line {
+                    database: own,
+                    before: Some(line),
+                    after: None,
+                    ..
+                } if *own == database => part(line, field::ID_FIELD)?.parse().ok(),
+                _ => None,
+            })
+        };
+        let there = observed.groups.values().copied();
         Self {
-            users: users.chain(asked).collect(),
-            groups: observed.groups.values().copied().chain(groups).collect(),
+            users: users
+                .chain(asked)
+                .chain(removed(Database::Passwd))
+                .collect(),
+            groups: there
+                .chain(groups)
+                .chain(removed(Database::Group))
+                .collect(),
         }
     }
 
@@ -54,6 +78,15 @@ impl UsedIds {
         let number = free.or_else(|| next(&self.groups, system))?;
         self.groups.insert(number);
         Some(number)
+    }
+}
+
+impl AccountDraft<'_> {
+    /// The name of the entry with this number.
+    pub(super) fn with_id(&self, database: Database, id: Option<&str>) -> Option<String> {
+        let mut rows = self.now.get(&database)?.rows(database);
+        let row = rows.find(|row| Some(row[field::ID_FIELD]) == id)?;
+        Some(row[0].to_owned())
     }
 }
 

@@ -1,6 +1,5 @@
-//! Plans the account entries that the desired config no longer mentions: an entry that machinist
-//! created is removed, and an entry that it changed gets its earlier value again, unless another
-//! program has changed it since.
+//! Plans the account entries that leave the config: an entry that machinist created is removed, and one that it changed
+//! gets its earlier value again, unless another program has changed it since.
 
 use super::{AccountDraft, field, group_entry, user_entry};
 use crate::{
@@ -19,7 +18,10 @@ impl AccountDraft<'_> {
             .iter()
             .filter(|kept| !speaks_of(self.to, kept) && !self.has_keys_of_ours(kept))
             .collect();
-        for kept in &left {
+        // Entries that machinist created leave first: they may have the numbers of those that come back.
+        let (created, removed): (Vec<&Edit>, Vec<&Edit>) =
+            left.iter().partition(|kept| created_line(kept).is_some());
+        for kept in created.iter().chain(&removed) {
             if is_line(kept, Database::Passwd) {
                 self.user_leaves(kept);
             }
@@ -34,7 +36,10 @@ impl AccountDraft<'_> {
                 self.created_fields_return(kept);
             }
         }
-        for kept in &left {
+        for kept in &self.observed.accounts.kept {
+            self.created_members_return(kept);
+        }
+        for kept in created.iter().chain(&removed) {
             if is_line(kept, Database::Group) {
                 self.group_leaves(kept);
             }
@@ -42,7 +47,13 @@ impl AccountDraft<'_> {
         for kept in &left {
             self.companion_returns(kept);
         }
-        self.done.let_go = left.iter().map(|kept| kept.place()).collect();
+        let stays = |kept: &&&Edit| match kept {
+            Edit::Line { name, .. } => self.retained.contains(name),
+            Edit::Member { user, .. } => self.retained.contains(user),
+            Edit::Field { .. } => false,
+        };
+        let gone = left.iter().filter(|kept| !stays(kept));
+        self.done.let_go = gone.map(|kept| kept.place()).collect();
     }
 
     /// Whether the entry belongs to a user that machinist created and of whom the config gives only
@@ -95,8 +106,13 @@ impl AccountDraft<'_> {
         };
         let now = self.now.get(&Database::Group);
         let members = now.and_then(|now| now.members(name)).unwrap_or_default();
+        let members: Vec<String> = members.into_iter().map(str::to_owned).collect();
         let why = if part(line, field::ID_FIELD) != Some(gid.to_string().as_str()) {
             "its gid has changed"
+        } else if self.is_only_used_by_ours(gid, &members, line) {
+            // A later config removes it, once nothing of machinist's own uses it.
+            self.retained.insert(name.to_owned());
+            "the config still has members of it"
         } else if self.is_primary(gid) || !members.is_empty() {
             "it has members"
         } else {
@@ -110,7 +126,7 @@ impl AccountDraft<'_> {
     }
 
     /// Restores an entry that machinist removed, unless its name or number is in use by now.
-    fn line_returns(&mut self, kept: &Edit, entry: DesiredEntry) {
+    pub(super) fn line_returns(&mut self, kept: &Edit, entry: DesiredEntry) {
         let (database, name) = (kept.database(), kept.name());
         if self.has(database, name) {
             return;
@@ -122,9 +138,11 @@ impl AccountDraft<'_> {
         else {
             return;
         };
-        let same = |row: &Vec<&str>| Some(row[field::ID_FIELD]) == part(line, field::ID_FIELD);
-        let now = self.now.get(&database);
-        if now.is_some_and(|now| now.rows(database).any(|row| same(&row))) {
+        if let Some(other) = self.with_id(database, part(line, field::ID_FIELD)) {
+            if self.is_of_config(database, &other) {
+                // A later config restores it, once that entry leaves, too.
+                self.retained.insert(name.to_owned());
+            }
             return self.warn(format!(
                 "cannot restore {entry}: its ID is used by another entry"
             ));
@@ -136,7 +154,7 @@ impl AccountDraft<'_> {
 
     /// Restores the dependent entries (passwords, subordinate ids) of a restored entry, and removes
     /// those that machinist created for an entry that stays.
-    fn companion_returns(&mut self, kept: &Edit) {
+    pub(super) fn companion_returns(&mut self, kept: &Edit) {
         let (database, name) = (kept.database(), kept.name());
         let Some(owner) = database.owner().filter(|_| is_line(kept, database)) else {
             return;
@@ -202,7 +220,7 @@ impl AccountDraft<'_> {
     }
 }
 
-fn is_line(edit: &Edit, database: Database) -> bool {
+pub(super) fn is_line(edit: &Edit, database: Database) -> bool {
     matches!(edit, Edit::Line { .. }) && edit.database() == database
 }
 

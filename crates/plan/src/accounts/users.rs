@@ -35,6 +35,7 @@ impl AccountDraft<'_> {
                 None => continue,
             };
             let origin = &user.origin;
+            self.restore_removed_user(name, account);
             let there = self.has(Database::Passwd, name);
             if !there && self.observed.users.contains_key(name) {
                 self.refuse_vendors("user", name, "/usr/lib/passwd", origin);
@@ -222,7 +223,17 @@ impl AccountDraft<'_> {
     fn join(&mut self, name: &str, asked: &UserAccount, origin: &EntryOrigin) -> bool {
         let mut changed = false;
         for group in &asked.groups {
-            if self.has(Database::Group, group) {
+            if self
+                .to
+                .groups
+                .get(group)
+                .is_some_and(|group| !group.exists())
+            {
+                let message = format!(
+                    "user {name} cannot be a member of group {group}, which the config removes"
+                );
+                self.refuse(Reason::ValueInvalid, message, origin);
+            } else if self.has(Database::Group, group) {
                 changed |= self.set_member(group, name, true);
             } else if self.observed.groups.contains_key(group) {
                 self.refuse_vendors("group", group, "/usr/lib/group", origin);

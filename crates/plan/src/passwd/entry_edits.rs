@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Database, DatabaseEntries, MEMBERS_FIELD};
+use super::{Database, DatabaseEntries, field::MEMBERS_FIELD};
 
 /// One entry, field or membership, before and after.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,9 @@ pub enum Edit {
         before: bool,
         /// Whether the user will be a member.
         after: bool,
+        /// The member that the user followed in the list; empty if the user was the first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        follows: Option<String>,
     },
 }
 
@@ -295,100 +298,22 @@ impl Edit {
                 name,
                 user,
                 after,
+                follows,
                 ..
             } => {
-                let members = to.members(name).unwrap_or_default();
-                let others = members.into_iter().filter(|member| member != user);
-                let all: Vec<&str> = others.chain(after.then_some(user.as_str())).collect();
+                let mut all = to.members(name).unwrap_or_default();
+                all.retain(|member| member != user);
+                if *after {
+                    let place = |one: &String| match one.is_empty() {
+                        true => Some(0),
+                        false => all.iter().position(|member| member == one).map(|at| at + 1),
+                    };
+                    let at = follows.as_ref().and_then(place).unwrap_or(all.len());
+                    all.insert(at, user);
+                }
                 let all = all.join(",");
                 to.set(*database, name, MEMBERS_FIELD, &all);
             }
-        }
-    }
-}
-
-/// Merges an edit into the list of original values: each place keeps its oldest value before and
-/// its newest value after; an edit whose two values are equal is dropped, and one of a part of an entry that machinist
-/// created changes the line of that entry.
-pub fn remember(kept: &mut Vec<Edit>, edit: &Edit) {
-    let of_one_we_made = |one: &Edit| {
-        matches!(one, Edit::Line { database, name, before: None, .. }
-            if *database == edit.database() && name == edit.name())
-    };
-    let part = !matches!(edit, Edit::Line { .. });
-    if part && let Some(made) = kept.iter_mut().find(|one| of_one_we_made(one)) {
-        return made.with_part(edit);
-    }
-    let place = edit.place();
-    match kept.iter_mut().find(|one| one.place() == place) {
-        Some(one) => one.ends_as(edit),
-        None => kept.push(as_found(kept, edit)),
-    }
-    let parts = |one: &Edit| {
-        let same = one.database() == edit.database() && one.name() == edit.name();
-        same && !matches!(one, Edit::Line { .. })
-    };
-    kept.retain(|one| !one.changes_nothing() && (part || !parts(one)));
-}
-
-impl Edit {
-    /// Applies the edit of a part to the line of an entry that was created.
-    fn with_part(&mut self, part: &Edit) {
-        if let Self::Line {
-            name,
-            after: Some(line),
-            ..
-        } = self
-        {
-            let mut entry = DatabaseEntries::read(line.as_bytes());
-            part.apply(&mut entry);
-            if let Some(found) = entry.line(name) {
-                *line = found.to_owned();
-            }
-        }
-    }
-}
-
-/// The removal of an entry, with the line as it was before machinist changed parts of it.
-fn as_found(kept: &[Edit], edit: &Edit) -> Edit {
-    let mut edit = edit.clone();
-    if let Edit::Line {
-        database,
-        name,
-        before: Some(line),
-        after: None,
-        ..
-    } = &mut edit
-    {
-        let mut entry = DatabaseEntries::read(line.as_bytes());
-        for part in kept.iter().rev().map(Edit::reversed) {
-            let own = part.database() == *database && part.name() == name;
-            if own && part.edit_state(&entry) == EditState::Before {
-                part.apply(&mut entry);
-            }
-        }
-        if let Some(found) = entry.line(name) {
-            *line = found.to_owned();
-        }
-    }
-    edit
-}
-
-impl Edit {
-    fn ends_as(&mut self, later: &Self) {
-        match (self, later) {
-            (Self::Line { after, .. }, Self::Line { after: last, .. }) => after.clone_from(last),
-            (Self::Field { after, .. }, Self::Field { after: last, .. }) => after.clone_from(last),
-            (Self::Member { after, .. }, Self::Member { after: last, .. }) => *after = *last,
-            _ => {}
-        }
-    }
-
-    fn changes_nothing(&self) -> bool {
-        match self {
-            Self::Line { before, after, .. } => before == after,
-            Self::Field { before, after, .. } => before == after,
-            Self::Member { before, after, .. } => before == after,
         }
     }
 }

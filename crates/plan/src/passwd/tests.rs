@@ -30,6 +30,7 @@ fn member(name: &str, user: &str, after: bool) -> Edit {
         user: user.into(),
         before: !after,
         after,
+        follows: None,
     }
 }
 

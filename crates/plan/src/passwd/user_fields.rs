@@ -1,8 +1,10 @@
-//! Judges edits of entries whose user may change some fields at any moment: passwd(1), chsh(1) and chfn(1) let users
-//! change their password, shell and full name, so that such a change must neither stop an update nor its rollback.
+//! Judges edits of entries that users may change at any moment: passwd(1), chsh(1) and chfn(1) let users change their
+//! password, shell and full name, and gpasswd(1) lets the administrators of a group change its members and password. Such
+//! a change must neither stop an update nor its rollback.
 
-use super::{Database, DatabaseEntries, Edit, EditState};
-use crate::accounts::field;
+use std::collections::BTreeSet;
+
+use super::{Database, DatabaseEntries, Edit, EditState, field};
 
 impl Database {
     /// The fields that users may change in their own entry.
@@ -17,7 +19,7 @@ impl Database {
 
 impl Edit {
     /// Whether the edit sets a field that its user may change as well.
-    pub(crate) fn is_changeable_by_its_user(&self) -> bool {
+    fn is_changeable_by_its_user(&self) -> bool {
         let Self::Field {
             database,
             name,
@@ -28,6 +30,19 @@ impl Edit {
             return false;
         };
         name != "root" && database.user_fields().contains(index)
+    }
+
+    /// Whether the edit sets something that a user may change as well; `administered` are the groups that users
+    /// administer.
+    pub(crate) fn is_changeable_by_users(&self, administered: &BTreeSet<String>) -> bool {
+        let is_of_group = match self {
+            Self::Member { .. } => true,
+            Self::Field {
+                database, index, ..
+            } => *database == Database::Gshadow && *index == field::PASSWORD_FIELD,
+            Self::Line { .. } => false,
+        };
+        self.is_changeable_by_its_user() || (is_of_group && administered.contains(self.name()))
     }
 
     /// The state that decides about a rollback: an entry is the same although its user has changed some fields.
@@ -76,9 +91,9 @@ impl Edit {
         })
     }
 
-    /// The edit without values that its user may change, or `None` if it sets nothing else.
-    pub(crate) fn without_user_values(mut self) -> Option<Self> {
-        if self.is_changeable_by_its_user() {
+    /// The edit without values that a user may change, or `None` if it sets nothing else.
+    pub(crate) fn without_user_values(mut self, administered: &BTreeSet<String>) -> Option<Self> {
+        if self.is_changeable_by_users(administered) {
             return None;
         }
         if let Self::Line {

@@ -60,7 +60,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             from,
             named,
             moved,
-            users: _,
+            ..
         }) = self.observe_and_plan(&to).await?
         else {
             // Without this, it would be retried at once, without a delay.

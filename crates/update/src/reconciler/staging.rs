@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -113,7 +113,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(to) = self.plan.planned().map(|planned| Arc::clone(&planned.to)) else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
-        let Some(current) = self.observe_and_plan(&to).await? else {
+        let Some(mut current) = self.observe_and_plan(&to).await? else {
             return Ok(Err(PhaseEvent::StepFailed));
         };
         let failed_units = match self.failed_units().await {
@@ -123,26 +123,20 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Err(PhaseEvent::StepFailed));
             }
         };
-        let PlanResult {
-            plan,
-            named,
-            moved,
-            users,
-            ..
-        } = current;
+        let plan = std::mem::replace(&mut current.plan, Err(Vec::new()));
         let Ok(mut plan) = plan else {
             return Ok(Err(self.replan()));
         };
         self.plan.limit_to_repair(&mut plan);
         let planned = self.plan.take();
-        let Some(planned) = planned.filter(|planned| is_covered(&plan, &planned.plan, &users))
+        let Some(planned) = planned.filter(|planned| is_covered(&plan, &planned.plan, &current))
         else {
             return Ok(Err(self.replan()));
         };
         let planned = PlannedUpdate {
             plan,
-            named,
-            moved,
+            named: current.named,
+            moved: current.moved,
             ..planned
         };
         Ok(Ok((planned, failed_units)))
@@ -162,24 +156,24 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 /// Returns whether the current plan may be carried out in place of the approved one: it does the same, except for
 /// objects and account fields that a user may change, and needs no further action. A user who changes them all the
 /// time delays no update.
-fn is_covered(current: &Plan, approved: &Plan, users: &BTreeSet<AbsPath>) -> bool {
+fn is_covered(current: &Plan, approved: &Plan, observed: &PlanResult) -> bool {
     let is_approved = |action: &Action| {
         let mut actions = approved.actions.iter();
         actions.any(|other| (other.kind, &other.unit) == (action.kind, &action.unit))
     };
     current.actions.iter().all(is_approved)
         && (!current.drain || approved.drain)
-        && root_operations(current, users).eq(root_operations(approved, users))
+        && root_operations(current, observed).eq(root_operations(approved, observed))
 }
 
 /// Returns the operations on objects and account fields that only root may change.
 fn root_operations<'p>(
     plan: &'p Plan,
-    users: &'p BTreeSet<AbsPath>,
+    observed: &'p PlanResult,
 ) -> impl Iterator<Item = Cow<'p, Operation>> {
     let of_root = plan.operations.iter();
-    let of_root = of_root.filter(|operation| !users.contains(&operation.target));
-    of_root.filter_map(Operation::without_user_values)
+    let of_root = of_root.filter(|operation| !observed.users.contains(&operation.target));
+    of_root.filter_map(|operation| operation.without_user_values(&observed.administered_groups))
 }
 
 /// Sets the flag that staging checks between two objects.

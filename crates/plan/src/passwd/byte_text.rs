@@ -1,0 +1,63 @@
+//! Represents any bytes as text and back. The databases have no encoding: chfn(1) accepts a full name in Latin-1, and
+//! such a line must not hide the entry.
+
+/// Each byte that is not part of a UTF-8 character becomes the character of this private range. A character of the range
+/// that stands in the file is represented by its bytes, so that the way back is unambiguous.
+const FIRST: u32 = 0xF700;
+const LAST: u32 = FIRST + 0xFF;
+
+/// The text of bytes.
+pub(super) fn decode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    let escape = |byte: &u8| char::from_u32(FIRST + u32::from(*byte));
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match (FIRST..=LAST).contains(&u32::from(c)) {
+                true => text.extend(
+                    c.encode_utf8(&mut [0; 4])
+                        .as_bytes()
+                        .iter()
+                        .filter_map(escape),
+                ),
+                false => text.push(c),
+            }
+        }
+        text.extend(chunk.invalid().iter().filter_map(escape));
+    }
+    text
+}
+
+/// The bytes of a text.
+pub(super) fn encode(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match u8::try_from(u32::from(c).wrapping_sub(FIRST)) {
+            Ok(byte) => bytes.push(byte),
+            Err(_) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_restored() {
+        let private = "\u{f6ff}\u{f700}\u{f7ff}\u{f800}";
+        for bytes in [
+            &b"plain"[..],
+            b"J\xfcrgen",
+            "Jürgen \u{10ffff}".as_bytes(),
+            private.as_bytes(),
+            b"\xef\x9c",
+            b"\xef\x9c\xfc\x80\xff\x00",
+        ] {
+            assert_eq!(encode(&decode(bytes)), bytes, "{bytes:?}");
+        }
+        let all: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
+        assert_eq!(encode(&decode(&all)), all);
+        assert_eq!(decode("Jürgen".as_bytes()), "Jürgen");
+    }
+}
