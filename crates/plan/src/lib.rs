@@ -26,6 +26,7 @@ mod kind_replacement;
 mod leased_files;
 mod leaving_directories;
 mod machine_facts;
+mod made_directories;
 mod model;
 mod object;
 mod object_compare;

@@ -14,7 +14,7 @@ use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{EntryKind, Refusal};
 
 /// The attributes of missing parent directories.
-const DEFAULT_PARENT: ObjectSpec = ObjectSpec::Directory {
+pub(super) const DEFAULT_PARENT: ObjectSpec = ObjectSpec::Directory {
     mode: 0o755,
     uid: 0,
     gid: 0,

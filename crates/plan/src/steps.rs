@@ -136,6 +136,7 @@ pub(super) fn steps(
         steps.plan_entry(path, wanted, before, observed, owners);
     }
     steps.remove_directories(leaving_directories, after, observed, owners);
+    steps.return_made_directories(before, after, observed, owners);
     steps.tidy_unit_directories(observed);
     steps
 }

@@ -262,3 +262,51 @@ fn a_missing_directory_below_one_that_root_takes_back_belongs_to_root() {
         );
     }
 }
+
+/// A user who keeps the directory above a file of root can replace the file.
+#[test]
+fn a_directory_made_for_a_user_goes_back_to_root_with_its_entries() {
+    if !plays_users() {
+        return;
+    }
+    let roots = |path| with_file(path, 0);
+    let mixed = || with_file("/srv/n/a/b/c", BOB).file("/srv/n/a/b/d", "x", 0o644);
+    for (name, after, owners) in [
+        (
+            "all to root",
+            with_dir(roots("/srv/n/a/b/c"), "/srv/n", 0, 0o755),
+            [0, 0, 0],
+        ),
+        (
+            "another file",
+            with_dir(roots("/srv/n/a/b/d"), "/srv/n", 0, 0o755),
+            [0, 0, 0],
+        ),
+        ("directory leaves", roots("/srv/n/a/b/c"), [0, 0, 0]),
+        (
+            "directory to root",
+            with_dir(mixed(), "/srv/n", 0, 0o755),
+            [0, 0, 0],
+        ),
+        (
+            "file to root",
+            with_dir(roots("/srv/n/a/b/c"), "/srv/n", BOB, 0o755),
+            [BOB, 0, 0],
+        ),
+        (
+            "nothing",
+            with_dir(mixed(), "/srv/n", BOB, 0o755),
+            [BOB, BOB, BOB],
+        ),
+    ] {
+        let sandbox = machine(&[Dir("/srv", 0, 0o755)]);
+        let first = with_dir(with_file("/srv/n/a/b/c", BOB), "/srv/n", BOB, 0o755);
+        apply(&sandbox, &first).unwrap();
+        let paths = ["/srv/n", "/srv/n/a", "/srv/n/a/b"];
+        assert_eq!(paths.map(|path| owner(&sandbox, path)), [BOB; 3]);
+        apply(&sandbox, &after).unwrap();
+        assert_eq!(paths.map(|path| owner(&sandbox, path)), owners, "{name}");
+        apply(&sandbox, &config("none")).unwrap();
+        assert_eq!(sandbox.root().stat(&at("/srv/n")).unwrap(), None, "{name}");
+    }
+}
