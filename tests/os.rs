@@ -8,5 +8,6 @@
 
 mod contract;
 mod fake_host;
+mod grub_host;
 mod kinds;
 mod mutants;

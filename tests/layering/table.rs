@@ -37,7 +37,7 @@ pub(crate) const IMPORT_RULES: &[ImportRule] = &[
     ),
     rule(
         "update::os",
-        "base ignition plan rootfs",
+        "base boot_loader ignition plan rootfs",
         "requests of a plan",
     ),
     rule(

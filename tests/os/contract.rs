@@ -51,6 +51,9 @@ use machinist_update::os::{
 pub(crate) trait Host {
     type Provider: OsProvider;
 
+    /// Whether the provider changes more than kernel arguments.
+    const CHANGES_IMAGES: bool = true;
+
     /// A new process on the running system, which knows only the state of the host.
     fn agent(&self) -> Self::Provider;
 
@@ -107,7 +110,7 @@ pub(crate) fn names<H: Host + 'static>() -> BTreeSet<&'static str> {
 }
 
 fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
-    facts![
+    let mut facts = facts![
         a_staged_deployment_is_not_active_until_a_boot,
         a_locked_deployment_is_never_booted,
         a_staged_deployment_and_its_lock_survive_the_agent,
@@ -127,18 +130,23 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
         discarding_removes_the_staged_deployment_and_keeps_the_booted_one,
         appended_kernel_arguments_keep_order_duplicates_and_foreign_ones,
         removing_kernel_arguments_keeps_equal_foreign_ones,
-        after_a_boot_the_booted_deployment_is_as_desired,
         a_repeated_rollback_boots_the_previous_deployment,
         a_rollback_survives_a_power_cut,
         a_reverted_rollback_boots_the_current_deployment,
         a_rollback_replaces_the_staged_deployment,
         a_rollback_to_a_missing_deployment_is_rejected,
-        an_image_is_selected_by_digest_not_by_name,
-        an_image_is_fetched_with_its_version_or_refused_by_name,
         a_failed_step_keeps_booted_and_fallback_and_can_be_retried,
-        a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind,
-        a_step_of_twenty_minutes_succeeds,
-    ]
+    ];
+    if H::CHANGES_IMAGES {
+        facts.extend(facts![
+            after_a_boot_the_booted_deployment_is_as_desired,
+            an_image_is_selected_by_digest_not_by_name,
+            an_image_is_fetched_with_its_version_or_refused_by_name,
+            a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_behind,
+            a_step_of_twenty_minutes_succeeds,
+        ]);
+    }
+    facts
 }
 
 /// A host, an agent on it, and its initial deployments.

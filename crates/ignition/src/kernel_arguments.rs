@@ -75,6 +75,11 @@ impl KernelArgument {
         self.value.as_deref()
     }
 
+    /// Whether it stands after `--`.
+    pub const fn is_for_init(&self) -> bool {
+        self.for_init
+    }
+
     fn key(&self) -> (bool, &str) {
         (self.for_init, &self.name)
     }

@@ -201,13 +201,19 @@ pub(super) async fn a_failed_step_keeps_booted_and_fallback_and_can_be_retried<H
     s.host.fails_next(ProviderStep::RollBack);
     let failed = s.roll_back(&fallback).await;
     failed.err().ok_or("rolling back reported success")?;
-    s.host.fails_next(ProviderStep::Lock);
-    s.lock().await.err().ok_or("locking reported success")?;
-    s.host.fails_next(ProviderStep::Keep);
-    let failed = s.keep(&s.first.booted.id).await;
-    failed.err().ok_or("keeping reported success")?;
     s.assert_initial_deployments().await?;
     s.unlock(&id).await?;
+    s.host.reboot();
+    is("the booted one", &s.now().await?.booted.id, &id)?;
+    s.host.fails_next(ProviderStep::Keep);
+    s.keep(&id).await.err().ok_or("keeping reported success")?;
+    is("the next one", &s.now().await?.next, &s.first.booted.id)?;
+    s.keep(&id).await?;
+    let other = s.stage(&append("a=1")).await?;
+    s.unlock(&other).await?;
+    s.host.fails_next(ProviderStep::Lock);
+    s.lock().await.err().ok_or("locking reported success")?;
+    s.lock().await?;
     s.host.reboot();
     is("the booted one", &s.now().await?.booted.id, &id)
 }

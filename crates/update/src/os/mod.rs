@@ -11,6 +11,8 @@
 //! is *kept* in that boot.
 
 mod deployment;
+mod grub;
+mod host_command;
 mod host_detection;
 mod kernel_arguments;
 mod provider;
@@ -19,6 +21,8 @@ pub use self::{
     deployment::{
         Deployment, DeploymentId, Deployments, DesiredDeployment, KernelType, StagedDeployment,
     },
+    grub::GrubProvider,
+    host_command::HostCommand,
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},

@@ -1,0 +1,27 @@
+//! GRUB 2: its script language, its environment block, and kernel arguments in both.
+//!
+//! The rules are those of GRUB's manual ("Shell-like scripting", "The GRUB environment block") and, where that is
+//! silent, of its sources: `grub-core/script/yylex.l` for words, `grub-core/lib/cmdline.c` for the command line that
+//! the kernel gets.
+
+mod arguments;
+mod boot;
+mod environment_block;
+mod evaluation;
+mod expansion;
+mod menu;
+mod script;
+mod test_command;
+mod words;
+
+pub use self::{
+    arguments::{ArgumentFault, default_file, kernel_command_line, script_words},
+    boot::{BootError, GrubFiles, KernelBoot},
+    environment_block::{BlockError, EnvironmentBlock},
+    evaluation::SimulatedGrub,
+    menu::MenuEntry,
+    words::ScriptError,
+};
+
+#[cfg(test)]
+mod tests;

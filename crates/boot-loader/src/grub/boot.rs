@@ -1,0 +1,81 @@
+//! What a boot starts, and why it would not.
+
+use super::{BlockError, words::ScriptError};
+
+/// The files that GRUB sees, by their paths on the disk.
+pub trait GrubFiles {
+    /// The text of a file; none if it is missing.
+    fn text(&self, path: &str) -> Option<String>;
+
+    /// The size of a file in bytes; none if it is missing.
+    fn size(&self, path: &str) -> Option<u64>;
+
+    /// Whether this is a directory.
+    fn is_directory(&self, path: &str) -> bool;
+}
+
+/// What a boot starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelBoot {
+    /// The entry: its name, below the names of its menus.
+    pub entry: Vec<String>,
+    /// The path of the kernel.
+    pub kernel: String,
+    /// The command line that the kernel gets.
+    pub command_line: String,
+    /// The paths of the initial RAM disks.
+    pub initrds: Vec<String>,
+}
+
+/// Why a boot would not start a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BootError {
+    /// A file is missing.
+    #[error("{0} does not exist")]
+    Missing(String),
+    /// A file is no script.
+    #[error("{path}, {source}")]
+    Script {
+        /// The file.
+        path: String,
+        /// The fault.
+        source: ScriptError,
+    },
+    /// The environment block is not readable.
+    #[error("the environment block: {0}")]
+    Block(#[from] BlockError),
+    /// There is no menu entry.
+    #[error("no menu entry")]
+    NoEntry,
+    /// The entry starts no kernel.
+    #[error("the menu entry {0:?} starts no kernel")]
+    NoKernel(String),
+    /// It does not end.
+    #[error("the scripts do not end")]
+    Endless,
+}
+
+/// A path without the device in front, such as `(hd0,gpt2)`.
+pub(super) fn on_disk(path: &str) -> &str {
+    match path.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+        Some((_, path)) => path,
+        None => path,
+    }
+}
+
+/// Files by paths that may name a device.
+pub(super) struct OnDisk<'f>(pub(super) &'f dyn GrubFiles);
+
+impl GrubFiles for OnDisk<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        self.0.text(on_disk(path))
+    }
+
+    fn size(&self, path: &str) -> Option<u64> {
+        self.0.size(on_disk(path))
+    }
+
+    fn is_directory(&self, path: &str) -> bool {
+        self.0.is_directory(on_disk(path))
+    }
+}

@@ -1,0 +1,332 @@
+//! Runs GRUB's scripts up to the kernel, to find out what a boot would start.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    EnvironmentBlock, MenuEntry, arguments,
+    boot::{BootError, GrubFiles, KernelBoot, OnDisk, on_disk},
+    expansion::Variables,
+    script::{self, Block, Command},
+    test_command,
+};
+
+/// The commands that one boot may run. A generated grub.cfg needs some hundred.
+const MAX_COMMANDS: usize = 100_000;
+
+/// How deep functions, files and menus may be nested.
+const MAX_RUN_DEPTH: usize = 64;
+
+/// A boot of GRUB in a simulation: it reads scripts as GRUB does, and ignores video, fonts, modules and devices. All
+/// files are on one device.
+pub struct SimulatedGrub<'f> {
+    files: &'f dyn GrubFiles,
+    prefix: String,
+    variables: Variables,
+    /// The block on the disk, as `save_env` left it.
+    pub block: Option<EnvironmentBlock>,
+    functions: BTreeMap<String, Block>,
+    menu: Vec<MenuEntry>,
+    /// The words of each command `linux`.
+    pub(super) kernels: Vec<Vec<String>>,
+    initrds: Vec<String>,
+    commands: usize,
+    depth: usize,
+}
+
+impl fmt::Debug for SimulatedGrub<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("SimulatedGrub");
+        shown.field("menu", &self.menu).finish_non_exhaustive()
+    }
+}
+
+impl<'f> SimulatedGrub<'f> {
+    /// A boot with the directory of grub.cfg, such as `/boot/grub`.
+    pub fn new(files: &'f dyn GrubFiles, prefix: &str) -> Self {
+        let mut variables = Variables {
+            status: true,
+            ..Variables::default()
+        };
+        for name in [
+            "feature_200_final",
+            "feature_all_video_module",
+            "feature_chainloader_bpb",
+            "feature_default_font_path",
+            "feature_menuentry_id",
+            "feature_menuentry_options",
+            "feature_nativedisk_cmd",
+            "feature_ntldr",
+            "feature_platform_search_hint",
+            "feature_timeout_style",
+        ] {
+            variables.set(name, "y");
+        }
+        variables.set("prefix", prefix);
+        variables.set("config_directory", prefix);
+        variables.set("config_file", &format!("{prefix}/grub.cfg"));
+        let block = files.text(&format!("{prefix}/grubenv"));
+        Self {
+            files,
+            prefix: prefix.to_owned(),
+            variables,
+            block: block.and_then(|text| EnvironmentBlock::parse(&text).ok()),
+            functions: BTreeMap::new(),
+            menu: Vec::new(),
+            kernels: Vec::new(),
+            initrds: Vec::new(),
+            commands: 0,
+            depth: 0,
+        }
+    }
+
+    /// Reads grub.cfg and returns the entries of its menu.
+    pub fn menu(&mut self) -> Result<&[MenuEntry], BootError> {
+        self.menu.clear();
+        self.source(&format!("{}/grub.cfg", self.prefix))?;
+        Ok(&self.menu)
+    }
+
+    /// A variable, as reading grub.cfg left it.
+    pub fn variable(&self, name: &str) -> &str {
+        self.variables.get(name)
+    }
+
+    /// Reads grub.cfg and boots the default entry, as without a keystroke.
+    pub fn boot(&mut self) -> Result<KernelBoot, BootError> {
+        self.menu()?;
+        let mut path = Vec::new();
+        loop {
+            let entry = self.default_entry().ok_or(BootError::NoEntry)?;
+            path.push(entry.name().to_owned());
+            self.variables.set("chosen", &path.join(">"));
+            if !entry.is_submenu {
+                return self.start(&entry, path);
+            }
+            if path.len() > MAX_RUN_DEPTH {
+                return Err(BootError::Endless);
+            }
+            self.menu.clear();
+            self.run_with(&entry.body.commands, entry.arguments.clone())?;
+        }
+    }
+
+    /// Reads grub.cfg, boots the default entry and returns the text between its braces.
+    pub fn booted_source(&mut self) -> Result<Option<String>, BootError> {
+        let boot = self.boot()?;
+        let name = boot.entry.last();
+        let entry = self
+            .menu
+            .iter()
+            .find(|entry| Some(entry.name()) == name.map(String::as_str));
+        Ok(entry.map(|entry| entry.source().to_owned()))
+    }
+
+    /// The entry that `default` names, else the first one. Leaves in `default` what follows for a submenu.
+    fn default_entry(&mut self) -> Option<MenuEntry> {
+        let default = self.variables.get("default").to_owned();
+        let (first, rest) = default.split_once('>').unwrap_or((&default, ""));
+        self.variables.set("default", rest);
+        let by_number = first.parse::<usize>().ok();
+        let by_number = by_number.and_then(|at| self.menu.get(at));
+        let named = || {
+            let mut all = self.menu.iter();
+            all.find(|entry| entry.is_named(&default) || entry.is_named(first))
+        };
+        by_number
+            .or_else(named)
+            .or_else(|| self.menu.first())
+            .cloned()
+    }
+
+    fn start(&mut self, entry: &MenuEntry, path: Vec<String>) -> Result<KernelBoot, BootError> {
+        (self.kernels, self.initrds) = (Vec::new(), Vec::new());
+        self.run_with(&entry.body.commands, entry.arguments.clone())?;
+        let Some([kernel, arguments @ ..]) = self.kernels.last().map(Vec::as_slice) else {
+            return Err(BootError::NoKernel(entry.name().to_owned()));
+        };
+        let command_line = arguments::loader_command_line(arguments);
+        let kernel = kernel.clone();
+        for file in std::iter::once(&kernel).chain(&self.initrds) {
+            if self.files.size(on_disk(file)).is_none() {
+                return Err(BootError::Missing(file.clone()));
+            }
+        }
+        Ok(KernelBoot {
+            entry: path,
+            kernel,
+            command_line,
+            initrds: std::mem::take(&mut self.initrds),
+        })
+    }
+
+    fn source(&mut self, path: &str) -> Result<(), BootError> {
+        let path = on_disk(path);
+        let text = self.files.text(path);
+        let text = text.ok_or_else(|| BootError::Missing(path.to_owned()))?;
+        let commands = script::parse(&text).map_err(|source| BootError::Script {
+            path: path.to_owned(),
+            source,
+        })?;
+        self.run(&commands)
+    }
+
+    fn run_with(&mut self, commands: &[Command], arguments: Vec<String>) -> Result<(), BootError> {
+        let before = std::mem::replace(&mut self.variables.arguments, arguments);
+        let result = self.run(commands);
+        self.variables.arguments = before;
+        result
+    }
+
+    fn run(&mut self, commands: &[Command]) -> Result<(), BootError> {
+        self.depth += 1;
+        if self.depth > MAX_RUN_DEPTH {
+            return Err(BootError::Endless);
+        }
+        for command in commands {
+            self.commands += 1;
+            if self.commands > MAX_COMMANDS {
+                return Err(BootError::Endless);
+            }
+            self.run_one(command)?;
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn holds(&mut self, condition: &[Command]) -> Result<bool, BootError> {
+        self.run(condition)?;
+        Ok(self.variables.status)
+    }
+
+    fn run_one(&mut self, command: &Command) -> Result<(), BootError> {
+        match command {
+            Command::Simple { words, block } => {
+                let words = self.variables.expand(words);
+                let Some(name) = words.first().cloned() else {
+                    return Ok(());
+                };
+                self.variables.status = self.simple(&name, &words, block.as_ref())?;
+            }
+            Command::If {
+                branches,
+                otherwise,
+            } => {
+                for (condition, body) in branches {
+                    if self.holds(condition)? {
+                        return self.run(body);
+                    }
+                }
+                if otherwise.is_empty() {
+                    self.variables.status = true;
+                }
+                return self.run(otherwise);
+            }
+            Command::Loop {
+                condition,
+                until,
+                body,
+            } => {
+                while self.holds(condition)? != *until {
+                    self.run(body)?;
+                }
+            }
+            Command::For {
+                variable,
+                values,
+                body,
+            } => {
+                for value in self.variables.expand(values) {
+                    self.variables.set(variable, &value);
+                    self.run(body)?;
+                }
+            }
+            Command::Function { name, body } => {
+                self.functions.insert(name.clone(), body.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one command and returns whether it succeeded.
+    fn simple(
+        &mut self,
+        name: &str,
+        words: &[String],
+        block: Option<&Block>,
+    ) -> Result<bool, BootError> {
+        if let Some(function) = self.functions.get(name).cloned() {
+            self.run_with(&function.commands, words[1..].to_vec())?;
+            return Ok(self.variables.status);
+        }
+        let arguments = &words[1..];
+        match name {
+            "menuentry" | "submenu" => {
+                let body = block.cloned().unwrap_or_default();
+                self.menu.extend(MenuEntry::of(words, body));
+            }
+            "set" => arguments.iter().for_each(|word| self.assign(word)),
+            "unset" => arguments.iter().for_each(|name| {
+                self.variables.values.remove(name);
+            }),
+            "load_env" => self.load_env(arguments),
+            "save_env" => self.save_env(arguments),
+            "source" | "." | "configfile" | "extract_entries_source" => match arguments {
+                [path, ..] if self.files.size(on_disk(path)).is_some() => self.source(path)?,
+                _ => return Ok(false),
+            },
+            "[" => {
+                let inner = arguments
+                    .strip_suffix(&["]".to_owned()])
+                    .unwrap_or(arguments);
+                return Ok(self.test(inner));
+            }
+            "test" => return Ok(self.test(arguments)),
+            "false" => return Ok(false),
+            "linux" | "linux16" | "linuxefi" => self.kernels.push(arguments.to_vec()),
+            "initrd" | "initrd16" | "initrdefi" => self.initrds = arguments.to_vec(),
+            assignment if assignment.contains('=') => self.assign(assignment),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn assign(&mut self, word: &str) {
+        if let Some((name, value)) = word.split_once('=') {
+            self.variables.set(name, value);
+        }
+    }
+
+    fn test(&self, arguments: &[String]) -> bool {
+        let files = OnDisk(self.files);
+        test_command::test(arguments, &files)
+    }
+
+    /// Loads the variables of the block, or the named ones.
+    fn load_env(&mut self, arguments: &[String]) {
+        let Some(block) = &self.block else {
+            return;
+        };
+        let named: Vec<&String> = arguments
+            .iter()
+            .filter(|word| !word.starts_with('-'))
+            .collect();
+        for (name, value) in block.iter() {
+            if named.is_empty() || named.iter().any(|one| *one == name) {
+                self.variables.set(name, value);
+            }
+        }
+    }
+
+    /// Stores the named variables in the block. An empty value is stored, an unset variable removed.
+    fn save_env(&mut self, names: &[String]) {
+        let Some(block) = &mut self.block else {
+            return;
+        };
+        for name in names.iter().filter(|word| !word.starts_with('-')) {
+            match self.variables.values.get(name) {
+                Some(value) => block.set(name, value),
+                None => block.unset(name),
+            }
+        }
+    }
+}

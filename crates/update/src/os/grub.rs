@@ -1,0 +1,307 @@
+//! Changes the kernel arguments of a host with packages and GRUB.
+//!
+//! A deployment is staged as an entry in a block of custom.cfg, and unlocked by `next_entry` in GRUB's environment
+//! block, which GRUB clears when it enters the entry. It is kept by a file below /etc/default/grub.d and a new grub.cfg,
+//! which grub-mkconfig writes beside the present one, and which replaces that only after a simulated boot of it had the
+//! arguments. update-grub is not called: it truncates grub.cfg and writes it without a sync.
+
+mod error;
+mod host_files;
+mod kept_arguments;
+mod state;
+mod trial_entry;
+
+use std::{fmt, time::Duration};
+
+use self::{
+    error::GrubError,
+    host_files::HostFiles,
+    kept_arguments::{KeptArguments, joined},
+    state::{
+        DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments,
+        path,
+    },
+    trial_entry::{id_of, staged_id, with_block, without_trial},
+};
+use super::{
+    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, KernelType, OsError,
+    OsProvider, ProviderStep,
+};
+use machinist_boot_loader::grub::{
+    BootError, EnvironmentBlock, GrubFiles as _, SimulatedGrub, kernel_command_line,
+};
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_rootfs::Root;
+
+/// Where grub-mkconfig writes the new configuration.
+const NEW_CONFIG: &str = "/boot/grub/machinist-new.cfg";
+
+/// Time limit of grub-mkconfig. It needs 11 s on an emulated machine, and longer if os-prober looks at many disks.
+const MKCONFIG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// The provider of hosts with packages and GRUB.
+pub struct GrubProvider<C> {
+    root: Root,
+    commands: C,
+}
+
+impl<C> fmt::Debug for GrubProvider<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrubProvider").finish_non_exhaustive()
+    }
+}
+
+impl<C: HostCommand> GrubProvider<C> {
+    /// The provider of the host below `root`.
+    pub const fn new(root: Root, commands: C) -> Self {
+        Self { root, commands }
+    }
+
+    fn replace(&self, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
+        let at = path(at)?;
+        if let Some(parent) = at.parent() {
+            self.root.make_dirs(&parent, 0o755)?;
+        }
+        Ok(self.root.replace(&at, text.as_bytes(), mode)?)
+    }
+
+    fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {
+        let mut block = block.clone();
+        match id {
+            Some(id) => block.set(NEXT_ENTRY, id),
+            None => block.unset(NEXT_ENTRY),
+        }
+        let text = block.to_text().map_err(BootError::from)?;
+        self.replace(&in_prefix("grubenv"), &text, 0o600)
+    }
+
+    /// Removes machinist's request for the next boot.
+    fn lock_entry(&self, state: &GrubState) -> Result<(), GrubError> {
+        let own = state.block.get(NEXT_ENTRY);
+        match own.is_some_and(|own| own.starts_with("machinist-")) {
+            true => self.set_next_entry(&state.block, None),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes back the file of an interrupted keep.
+    fn settle(&self, state: &GrubState) -> Result<(), GrubError> {
+        match state.is_interrupted {
+            true => self.replace(DEFAULT_FILE, &state.kept.to_text()?, 0o644),
+            false => Ok(()),
+        }
+    }
+
+    /// Locks the staged deployment, then removes it.
+    fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
+        self.lock_entry(state)?;
+        match staged_id(&state.custom) {
+            Some(_) => {
+                let custom = with_block(&state.custom, None);
+                self.replace(&in_prefix("custom.cfg"), &custom, 0o600)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn stage_entry(&self, wanted: &DesiredDeployment) -> Result<Option<DeploymentId>, GrubError> {
+        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
+        if !is_default || wanted.kernel_type != KernelType::Default {
+            return Err(GrubError::Unsupported);
+        }
+        let state = GrubState::read(&self.root)?;
+        let booted = state.booted();
+        let arguments = wanted.kernel_arguments.over(&booted.kernel_arguments);
+        self.settle(&state)?;
+        if arguments == booted.kernel_arguments {
+            self.remove_entry(&state)?;
+            return Ok(None);
+        }
+        own_arguments(state.of_host()?, &arguments)?;
+        let kernel = state.selected.kernel.clone();
+        let id = id_of(&kernel, &arguments);
+        let same = state.staged(&self.root);
+        let same = same.filter(|staged| staged.deployment.id.as_str() == id);
+        if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
+            return Ok(Some(DeploymentId::new(id)));
+        }
+        let default = HostFiles::new(&self.root).with_default(&state.block)?;
+        let mut grub = SimulatedGrub::new(&default, PREFIX);
+        let name = state.selected.entry.join(">");
+        let unusual = || GrubError::UnusualEntry(name.clone());
+        let body = grub.booted_source()?.ok_or_else(unusual)?;
+        let entry = trial_entry::entry(&id, &body, &kernel, &arguments)?.ok_or_else(unusual)?;
+        let custom = with_block(&state.custom, Some(&entry));
+        self.check_entry(&state, &custom, &id, &arguments)?;
+        self.lock_entry(&state)?;
+        self.replace(&in_prefix("custom.cfg"), &custom, 0o600)?;
+        Ok(Some(DeploymentId::new(id)))
+    }
+
+    /// Checks by a simulated boot that the entry would boot with the arguments.
+    fn check_entry(
+        &self,
+        state: &GrubState,
+        custom: &str,
+        id: &str,
+        arguments: &KernelCommandLine,
+    ) -> Result<(), GrubError> {
+        let mut block = state.block.clone();
+        block.set(NEXT_ENTRY, id);
+        let files = HostFiles::new(&self.root).with_block(&block)?;
+        let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
+        let boot = boot(&files)?;
+        let (found, _) = without_trial(&kernel_command_line(&boot.command_line));
+        has_arguments(&found, arguments)
+    }
+
+    /// Writes the file and a new grub.cfg for these arguments, and makes them those of every boot.
+    async fn select(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
+        let wanted = joined(&kept.host, &kept.current);
+        let before = HostFiles::new(&self.root).text(DEFAULT_FILE);
+        self.replace(DEFAULT_FILE, &kept.to_text()?, 0o644)?;
+        if let Err(error) = self.write_config(state, &wanted).await {
+            match before {
+                Some(before) => self.replace(DEFAULT_FILE, &before, 0o644)?,
+                None => self.root.remove_file(&path(DEFAULT_FILE)?)?,
+            }
+            return Err(error);
+        }
+        self.remove_entry(state)
+    }
+
+    async fn write_config(
+        &self,
+        state: &GrubState,
+        wanted: &KernelCommandLine,
+    ) -> Result<(), GrubError> {
+        let new = path(NEW_CONFIG)?;
+        self.root.remove_tree(&new)?;
+        let made = self
+            .commands
+            .run("grub-mkconfig", &["-o", NEW_CONFIG], MKCONFIG_TIMEOUT)
+            .await;
+        let checked = made.map_err(GrubError::Mkconfig).and_then(|()| {
+            let text = HostFiles::new(&self.root).text(NEW_CONFIG);
+            let files = HostFiles::new(&self.root).with_default(&state.block)?;
+            let files = files.with(&in_prefix("grub.cfg"), text);
+            let found = kernel_command_line(&boot(&files)?.command_line);
+            has_arguments(&found, wanted)
+        });
+        if let Err(error) = checked {
+            self.root.remove_tree(&new)?;
+            return Err(error);
+        }
+        self.root.sync_file(&new)?;
+        self.root.move_over(&new, &path(&in_prefix("grub.cfg"))?)?;
+        self.root.sync_dir(&path(PREFIX)?)?;
+        Ok(())
+    }
+}
+
+impl<C: HostCommand> OsProvider for GrubProvider<C> {
+    fn capabilities(&self) -> OsCapabilities {
+        OsCapabilities {
+            kernel_arguments: true,
+            ..OsCapabilities::without_provider(HostKind::Packages)
+        }
+    }
+
+    async fn observe(&self) -> Result<Deployments, OsError> {
+        let state = GrubState::read(&self.root);
+        let state = state.map_err(|error| error.at(ProviderStep::Observe))?;
+        let (booted, selected) = (state.booted(), state.selected());
+        let fallback = match booted.id == selected.id {
+            true => state.previous(),
+            false => Some(selected.clone()),
+        };
+        let staged = state.staged(&self.root);
+        Ok(Deployments {
+            staged: staged.filter(|staged| staged.deployment.id != booted.id),
+            next: selected.id,
+            fallback,
+            booted,
+        })
+    }
+
+    async fn fetch(&self, _image: &ImageRef, _limit: Duration) -> Result<FetchedImage, OsError> {
+        Err(GrubError::Unsupported.at(ProviderStep::Fetch))
+    }
+
+    async fn stage(
+        &self,
+        wanted: &DesiredDeployment,
+        _limit: Duration,
+    ) -> Result<Option<DeploymentId>, OsError> {
+        let staged = self.stage_entry(wanted);
+        staged.map_err(|error| error.at(ProviderStep::Stage))
+    }
+
+    async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: GrubError| error.at(ProviderStep::Unlock);
+        let state = GrubState::read(&self.root).map_err(at)?;
+        let there = state.staged(&self.root);
+        if there.is_none_or(|there| there.deployment.id != *staged) {
+            return Err(missing(ProviderStep::Unlock, staged));
+        }
+        self.set_next_entry(&state.block, Some(staged.as_str()))
+            .map_err(at)
+    }
+
+    async fn lock(&self) -> Result<(), OsError> {
+        let locked = GrubState::read(&self.root).and_then(|state| self.lock_entry(&state));
+        locked.map_err(|error| error.at(ProviderStep::Lock))
+    }
+
+    async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: GrubError| error.at(ProviderStep::Keep);
+        let state = GrubState::read(&self.root).map_err(at)?;
+        let now = state.booted();
+        if now.id != *booted {
+            return Err(missing(ProviderStep::Keep, booted));
+        }
+        if state.selected().id == now.id {
+            // An earlier process may have ended before it removed the entry of the trial.
+            return match staged_id(&state.custom) == Some(booted.as_str()) {
+                true => self.remove_entry(&state).map_err(at),
+                false => Ok(()),
+            };
+        }
+        let host = state.of_host().map_err(at)?;
+        let own = own_arguments(host, &now.kernel_arguments).map_err(at)?;
+        let kept = state.kept.followed_by(host.clone(), own);
+        self.select(&state, &kept).await.map_err(at)
+    }
+
+    async fn discard(&self) -> Result<(), OsError> {
+        let discarded = GrubState::read(&self.root).and_then(|state| {
+            self.settle(&state)?;
+            self.remove_entry(&state)
+        });
+        discarded.map_err(|error| error.at(ProviderStep::Discard))
+    }
+
+    async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: GrubError| error.at(ProviderStep::RollBack);
+        let state = GrubState::read(&self.root).map_err(at)?;
+        if state.selected().id == *to {
+            self.settle(&state).map_err(at)?;
+            return self.remove_entry(&state).map_err(at);
+        }
+        let previous = state.previous().filter(|previous| previous.id == *to);
+        let (Some(_), Some(current)) = (previous, state.kept.previous.clone()) else {
+            return Err(missing(ProviderStep::RollBack, to));
+        };
+        let host = state.of_host().map_err(at)?.clone();
+        let kept = state.kept.followed_by(host, current);
+        self.select(&state, &kept).await.map_err(at)
+    }
+}
+
+fn missing(step: ProviderStep, id: &DeploymentId) -> OsError {
+    OsError::DeploymentMissing {
+        step,
+        id: id.clone(),
+    }
+}

@@ -1,0 +1,55 @@
+//! Why GRUB's configuration does not allow a step.
+
+use std::error::Error;
+
+use crate::os::{OsError, ProviderStep};
+use machinist_boot_loader::grub::{ArgumentFault, BootError};
+use machinist_ignition::KernelArgument;
+use machinist_rootfs::RootError;
+
+/// Why GRUB's configuration does not allow a step.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum GrubError {
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("GRUB's configuration cannot be used")]
+    Boot(#[from] BootError),
+    #[error("kernel argument {argument}: {fault}")]
+    Argument {
+        argument: String,
+        fault: ArgumentFault,
+    },
+    #[error("the menu entry {0:?} has not exactly one command linux")]
+    UnusualEntry(String),
+    #[error("the entry would boot with {found:?} instead of {wanted:?}")]
+    OtherArguments { found: String, wanted: String },
+    #[error("the arguments of the boot do not begin with those of /etc/default/grub: {0:?}")]
+    ForeignArguments(String),
+    #[error("only kernel arguments can be changed on this host")]
+    Unsupported,
+    #[error("grub-mkconfig failed")]
+    Mkconfig(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl GrubError {
+    const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Root(_) | Self::Mkconfig(_))
+    }
+
+    pub(super) fn at(self, step: ProviderStep) -> OsError {
+        OsError::Failed {
+            step,
+            retryable: self.is_retryable(),
+            source: Box::new(self),
+        }
+    }
+}
+
+impl From<(KernelArgument, ArgumentFault)> for GrubError {
+    fn from((argument, fault): (KernelArgument, ArgumentFault)) -> Self {
+        Self::Argument {
+            argument: argument.as_str().to_owned(),
+            fault,
+        }
+    }
+}

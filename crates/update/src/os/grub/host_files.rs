@@ -1,0 +1,68 @@
+//! The files of the host that GRUB reads, and those that it would read after a change.
+
+use std::collections::BTreeMap;
+
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::grub::GrubFiles;
+use machinist_rootfs::{FileKind, Root};
+
+/// Maximum length of a configuration file of GRUB. One with hundreds of kernels has a megabyte.
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+/// The files of the host, some of them replaced by planned texts.
+pub(super) struct HostFiles<'r> {
+    root: &'r Root,
+    /// Planned texts by path; `None` for a file that is removed.
+    planned: BTreeMap<String, Option<String>>,
+}
+
+impl<'r> HostFiles<'r> {
+    pub(super) const fn new(root: &'r Root) -> Self {
+        Self {
+            root,
+            planned: BTreeMap::new(),
+        }
+    }
+
+    /// The files with this text in place of that at `path`.
+    pub(super) fn with(mut self, path: &str, text: Option<String>) -> Self {
+        self.planned.insert(path.to_owned(), text);
+        self
+    }
+
+    /// The paths at which a file may be: where /boot is a file system of its own, GRUB's paths begin there.
+    fn places(path: &str) -> impl Iterator<Item = AbsPath> {
+        let in_boot = format!("/boot{path}");
+        let places = [path.to_owned(), in_boot];
+        places
+            .into_iter()
+            .filter_map(|path| AbsPath::new(path).ok())
+    }
+}
+
+impl GrubFiles for HostFiles<'_> {
+    fn text(&self, path: &str) -> Option<String> {
+        if let Some(planned) = self.planned.get(path) {
+            return planned.clone();
+        }
+        let mut texts = Self::places(path).map(|path| self.root.read(&path, MAX_CONFIG_BYTES));
+        let bytes = texts.find_map(Result::ok)?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn size(&self, path: &str) -> Option<u64> {
+        if let Some(planned) = self.planned.get(path) {
+            return planned.as_ref().map(|text| text.len() as u64);
+        }
+        let mut stats = Self::places(path).filter_map(|path| {
+            let real = self.root.canonical(&path).unwrap_or(path);
+            self.root.stat(&real).ok().flatten()
+        });
+        let file = stats.find(|stat| stat.kind == FileKind::File)?;
+        Some(file.size)
+    }
+
+    fn is_directory(&self, path: &str) -> bool {
+        Self::places(path).any(|path| self.root.is_dir(&path).unwrap_or_default())
+    }
+}

@@ -1,0 +1,103 @@
+//! The kernel arguments that a kept deployment has from machinist, in a file below /etc/default/grub.d.
+
+use machinist_boot_loader::grub::{self, ArgumentFault};
+use machinist_ignition::{KernelArgument, KernelCommandLine};
+
+const HOST: &str = "# Host: ";
+const CURRENT: &str = "# Current: ";
+const PREVIOUS: &str = "# Previous: ";
+const EARLIER: &str = "# Earlier: ";
+
+/// The arguments of the kept deployment and of those before it, without those of the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptArguments {
+    /// The arguments of the host when the file was written.
+    pub(super) host: KernelCommandLine,
+    pub(super) current: KernelCommandLine,
+    /// `None` if there was no earlier deployment.
+    pub(super) previous: Option<KernelCommandLine>,
+    /// Those before the previous ones, in case that the file was written and the new grub.cfg was not.
+    pub(super) earlier: Option<KernelCommandLine>,
+}
+
+impl KeptArguments {
+    /// Reads the file, which only machinist writes.
+    pub(super) fn parse(text: &str) -> Self {
+        let line = |prefix: &str| {
+            let mut lines = text.lines();
+            let line = lines.find_map(|line| line.strip_prefix(prefix))?;
+            Some(KernelCommandLine::parse(line))
+        };
+        Self {
+            host: line(HOST).unwrap_or_default(),
+            current: line(CURRENT).unwrap_or_default(),
+            previous: line(PREVIOUS),
+            earlier: line(EARLIER),
+        }
+    }
+
+    /// Formats the file.
+    pub(super) fn to_text(&self) -> Result<String, (KernelArgument, ArgumentFault)> {
+        let mut text = grub::default_file(&self.current)?;
+        for (prefix, arguments) in [
+            (HOST, Some(&self.host)),
+            (CURRENT, Some(&self.current)),
+            (PREVIOUS, self.previous.as_ref()),
+            (EARLIER, self.earlier.as_ref()),
+        ] {
+            if let Some(arguments) = arguments {
+                text.push_str(&format!("{prefix}{arguments}\n"));
+            }
+        }
+        Ok(text)
+    }
+
+    /// These arguments, to be followed by `current`.
+    pub(super) fn followed_by(&self, host: KernelCommandLine, current: KernelCommandLine) -> Self {
+        Self {
+            host,
+            current,
+            previous: Some(self.current.clone()),
+            earlier: self.previous.clone(),
+        }
+    }
+
+    /// What the file held before its last change.
+    fn before(&self) -> Option<Self> {
+        Some(Self {
+            host: self.host.clone(),
+            current: self.previous.clone()?,
+            previous: self.earlier.clone(),
+            earlier: None,
+        })
+    }
+
+    /// The arguments that grub.cfg was made with, and those of the host in it. They are the ones before the last change
+    /// of the file if the new grub.cfg was not written. `None` if grub.cfg has neither.
+    pub(super) fn in_config(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {
+        let candidates = [Some(self.clone()), self.before()];
+        let candidates = candidates.into_iter().flatten().collect::<Vec<Self>>();
+        let exact = candidates
+            .iter()
+            .find(|kept| joined(&kept.host, &kept.current) == *all)
+            .map(|kept| (kept.clone(), kept.host.clone()));
+        // The host's own arguments may have changed since.
+        let changed = || {
+            candidates.iter().find_map(|kept| {
+                let mut host = all.clone();
+                for own in kept.current.iter().rev() {
+                    host.remove_last(own);
+                }
+                (joined(&host, &kept.current) == *all).then(|| (kept.clone(), host))
+            })
+        };
+        exact.or_else(changed)
+    }
+}
+
+/// The arguments of the host, followed by others.
+pub(super) fn joined(host: &KernelCommandLine, own: &KernelCommandLine) -> KernelCommandLine {
+    let mut all = host.clone();
+    all.append(own);
+    all
+}

@@ -1,0 +1,178 @@
+//! What GRUB's files say about the deployments.
+
+use std::collections::BTreeSet;
+
+use super::{
+    error::GrubError,
+    host_files::HostFiles,
+    kept_arguments::{KeptArguments, joined},
+    trial_entry::{id_of, staged_id, without_trial},
+};
+use crate::os::{Deployment, DeploymentId, KernelType, StagedDeployment};
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::grub::{
+    BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
+};
+use machinist_ignition::{KernelArgument, KernelCommandLine};
+use machinist_rootfs::Root;
+
+/// The directory of GRUB's configuration.
+pub(super) const PREFIX: &str = "/boot/grub";
+
+/// The file that appends the arguments of kept deployments.
+pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/99-machinist.cfg";
+
+/// The variable that names the entry of the next boot.
+pub(super) const NEXT_ENTRY: &str = "next_entry";
+
+/// Maximum length of /proc/cmdline.
+const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
+
+/// What the files say about the deployments.
+pub(super) struct GrubState {
+    /// The boot without `next_entry`.
+    pub(super) selected: KernelBoot,
+    pub(super) booted: KernelCommandLine,
+    pub(super) booted_kernel: String,
+    /// The arguments that the selected deployment has from machinist.
+    pub(super) kept: KeptArguments,
+    /// The file of kept arguments is newer than grub.cfg: a keep was interrupted.
+    pub(super) is_interrupted: bool,
+    host: Option<KernelCommandLine>,
+    pub(super) block: EnvironmentBlock,
+    pub(super) custom: String,
+}
+
+pub(super) fn in_prefix(name: &str) -> String {
+    format!("{PREFIX}/{name}")
+}
+
+pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
+    AbsPath::new(path).map_err(|_| GrubError::Boot(BootError::Missing(path.to_owned())))
+}
+
+pub(super) fn deployment(id: String, arguments: KernelCommandLine) -> Deployment {
+    Deployment {
+        id: DeploymentId::new(id),
+        image: None,
+        version: None,
+        kernel_arguments: arguments,
+        kernel_type: KernelType::Default,
+        extensions: BTreeSet::new(),
+    }
+}
+
+impl GrubState {
+    pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
+        let files = HostFiles::new(root);
+        let block = files.text(&in_prefix("grubenv")).unwrap_or_default();
+        let block = EnvironmentBlock::parse(&block).unwrap_or_default();
+        let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
+        let image = KernelCommandLine::parse(&running);
+        let mut image = image.iter().filter(|one| one.name() == "BOOT_IMAGE");
+        let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
+        let booted_kernel = image.next().and_then(KernelArgument::value);
+        let selected = boot(&files.with_default(&block)?)?;
+        let in_config = written.in_config(&kernel_command_line(&selected.command_line));
+        let (kept, host) = in_config.map_or_else(
+            || (written.clone(), None),
+            |(kept, host)| (kept, Some(host)),
+        );
+        Ok(Self {
+            selected,
+            is_interrupted: kept.current != written.current,
+            host,
+            booted: kernel_command_line(&running),
+            booted_kernel: booted_kernel.unwrap_or_default().to_owned(),
+            kept,
+            block,
+            custom: HostFiles::new(root)
+                .text(&in_prefix("custom.cfg"))
+                .unwrap_or_default(),
+        })
+    }
+
+    pub(super) fn selected(&self) -> Deployment {
+        let arguments = kernel_command_line(&self.selected.command_line);
+        deployment(id_of(&self.selected.kernel, &arguments), arguments)
+    }
+
+    pub(super) fn booted(&self) -> Deployment {
+        let (arguments, _) = without_trial(&self.booted);
+        deployment(id_of(&self.booted_kernel, &arguments), arguments)
+    }
+
+    /// The arguments of the selected deployment that the host sets itself.
+    pub(super) fn of_host(&self) -> Result<&KernelCommandLine, GrubError> {
+        let foreign = || {
+            let all = self.selected().kernel_arguments;
+            GrubError::ForeignArguments(all.to_string())
+        };
+        self.host.as_ref().ok_or_else(foreign)
+    }
+
+    pub(super) fn previous(&self) -> Option<Deployment> {
+        let arguments = joined(self.host.as_ref()?, self.kept.previous.as_ref()?);
+        Some(deployment(
+            id_of(&self.selected.kernel, &arguments),
+            arguments,
+        ))
+    }
+
+    pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {
+        let id = staged_id(&self.custom)?;
+        let mut block = self.block.clone();
+        block.set(NEXT_ENTRY, id);
+        let files = HostFiles::new(root).with_block(&block).ok()?;
+        let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
+        let (arguments, _) = without_trial(&kernel_command_line(&boot.command_line));
+        Some(StagedDeployment {
+            deployment: deployment(id.to_owned(), arguments),
+            locked: self.block.get(NEXT_ENTRY) != Some(id),
+        })
+    }
+}
+
+impl<'r> HostFiles<'r> {
+    /// The files with this environment block.
+    pub(super) fn with_block(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
+        let text = block.to_text().map_err(BootError::from)?;
+        Ok(self.with(&in_prefix("grubenv"), Some(text)))
+    }
+
+    /// The files without a request for the next boot.
+    pub(super) fn with_default(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
+        let mut block = block.clone();
+        block.unset(NEXT_ENTRY);
+        self.with_block(&block)
+    }
+}
+
+pub(super) fn boot(files: &HostFiles<'_>) -> Result<KernelBoot, GrubError> {
+    Ok(SimulatedGrub::new(files, PREFIX).boot()?)
+}
+
+/// The arguments that follow those of the host.
+pub(super) fn own_arguments(
+    host: &KernelCommandLine,
+    all: &KernelCommandLine,
+) -> Result<KernelCommandLine, GrubError> {
+    let own: KernelCommandLine = all.iter().skip(host.iter().len()).cloned().collect();
+    match joined(host, &own) == *all {
+        true => Ok(own),
+        false => Err(GrubError::ForeignArguments(all.to_string())),
+    }
+}
+
+pub(super) fn has_arguments(
+    found: &KernelCommandLine,
+    wanted: &KernelCommandLine,
+) -> Result<(), GrubError> {
+    match found == wanted {
+        true => Ok(()),
+        false => Err(GrubError::OtherArguments {
+            found: found.to_string(),
+            wanted: wanted.to_string(),
+        }),
+    }
+}

@@ -1,0 +1,14 @@
+//! Runs the host's own programs.
+
+use std::{error::Error, future::Future, time::Duration};
+
+/// Runs programs of the host to their end, as transient units of its service manager.
+pub trait HostCommand: Send + Sync + 'static {
+    /// Runs a program and waits for its success. After the limit it is killed.
+    fn run(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
+}
