@@ -2,8 +2,8 @@
 //!
 //! Hosts differ in the program that changes these: bootc, rpm-ostree, or a package manager. Each kind of host has a
 //! [`OsProvider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
-//! suite. No provider is built in yet, so [`capabilities`] reports only the kind of host, and a plan refuses
-//! everything else with a named reason.
+//! suite. The update does not stage deployments yet, so [`capabilities`] registers no provider and reports only the kind
+//! of host, and a plan refuses every change of the operating system with a named reason.
 //!
 //! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
 //! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is *locked* until
