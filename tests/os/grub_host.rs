@@ -23,7 +23,7 @@ use machinist_update::os::{DesiredDeployment, KernelArguments, OsProvider as _, 
 
 use super::contract::{Host, every_provider_keeps};
 
-/// The parts of a generated grub.cfg; `@ARGUMENTS@` stands for the arguments.
+/// The parts of a generated grub.cfg; `@ARGUMENTS@` is replaced by the arguments.
 const CONFIG: &str = r#"if [ -s $prefix/grubenv ]; then
   load_env
 fi
@@ -274,7 +274,7 @@ fn wanted(append: &str, remove: &str) -> DesiredDeployment {
 const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
 
 /// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
-/// be repeated or taken back.
+/// be repeated or undone.
 #[tokio::test]
 async fn a_power_cut_during_any_grub_step_leaves_one_of_two_deployments() {
     let after = format!("{BEFORE} nosmt");
@@ -312,7 +312,7 @@ async fn a_power_cut_during_any_grub_step_leaves_one_of_two_deployments() {
             let running = host.running();
             let case = format!("{step} after {operations} operations");
             assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
-            // Everything can be repeated by the next process, and taken back.
+            // The next process can discard it, and stage and keep another deployment.
             let agent = host.agent();
             agent.discard().await.unwrap();
             let staged = agent

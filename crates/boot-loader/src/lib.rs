@@ -1,5 +1,5 @@
 //! Reads the configuration files of boot loaders as the loaders do, and writes kernel arguments in their formats.
 //!
-//! This crate is pure: the caller hands in the texts of the files, and writes what is returned.
+//! This crate is pure: the caller reads the files, and writes the texts that it returns.
 
 pub mod grub;

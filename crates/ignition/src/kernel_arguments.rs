@@ -75,7 +75,7 @@ impl KernelArgument {
         self.value.as_deref()
     }
 
-    /// Whether it stands after `--`.
+    /// Whether the kernel passes it to init: it follows `--`.
     pub const fn is_for_init(&self) -> bool {
         self.for_init
     }

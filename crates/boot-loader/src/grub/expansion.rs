@@ -44,7 +44,7 @@ impl Variables {
 
     fn expand_one(&self, word: &Word) -> Vec<String> {
         let mut done = Vec::new();
-        // `None` until something stands there: an empty variable is no argument.
+        // `None` until a part has a value: an empty variable is no argument.
         let mut current: Option<String> = None;
         for part in &word.0 {
             match part {

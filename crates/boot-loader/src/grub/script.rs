@@ -76,7 +76,7 @@ impl Parser<'_> {
         Ok(self.peeked.as_ref().map_or(&Token::End, |(_, token)| token))
     }
 
-    /// Parses commands until one of these words stands where a command begins, or a block ends.
+    /// Parses commands until one begins with one of these words, or a block ends.
     fn commands(&mut self, until: &[&str]) -> Result<Vec<Command>, ScriptError> {
         self.depth += 1;
         if self.depth > MAX_BLOCK_DEPTH {

@@ -6,7 +6,7 @@
 pub struct ScriptError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The fault.
     pub message: &'static str,
 }
 

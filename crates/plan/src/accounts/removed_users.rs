@@ -43,7 +43,7 @@ impl AccountDraft<'_> {
         if !self.has(Database::Passwd, name) {
             return;
         }
-        // The group of the same name was removed with the user, if nobody else was in it.
+        // The group of the same name was removed with the user, if it had no other member.
         for edit in kept.iter().filter(of_user) {
             if is_line(edit, Database::Group) && !self.to.groups.contains_key(name) {
                 self.line_returns(edit, super::group_entry(name, &EntryOrigin::default()));

@@ -2,7 +2,7 @@
 //! such a line must not hide the entry.
 
 /// Each byte that is not part of a UTF-8 character becomes the character of this private range. A character of the range
-/// that stands in the file is represented by its bytes, so that the way back is unambiguous.
+/// in the file itself is represented by its bytes, so that the text can be converted back.
 const FIRST: u32 = 0xF700;
 const LAST: u32 = FIRST + 0xFF;
 

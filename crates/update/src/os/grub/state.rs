@@ -1,4 +1,4 @@
-//! What GRUB's files say about the deployments.
+//! Reads the deployments from GRUB's files.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ pub(super) const NEXT_ENTRY: &str = "next_entry";
 /// Maximum length of /proc/cmdline.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
-/// What the files say about the deployments.
+/// The deployments, as the files describe them.
 pub(super) struct GrubState {
     /// The boot without `next_entry`.
     pub(super) selected: KernelBoot,
