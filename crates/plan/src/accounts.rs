@@ -184,6 +184,7 @@ impl AccountDraft<'_> {
     /// this name.
     fn set(&mut self, database: Database, name: &str, index: usize, value: &str) -> Option<bool> {
         let before = self.field(database, name, index)?;
+        let value = DatabaseEntries::text_of(value);
         let differs = before != value;
         if differs {
             self.put(Edit::Field {
@@ -191,7 +192,7 @@ impl AccountDraft<'_> {
                 name: name.to_owned(),
                 index,
                 before,
-                after: value.to_owned(),
+                after: value,
             });
         }
         Some(differs)

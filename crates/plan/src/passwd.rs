@@ -136,6 +136,11 @@ impl DatabaseEntries {
         }
     }
 
+    /// The representation of a text that does not come from a database.
+    pub(crate) fn text_of(text: &str) -> String {
+        byte_text::decode(text.as_bytes())
+    }
+
     /// The content of the file.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = byte_text::encode(&self.lines.join("\n"));

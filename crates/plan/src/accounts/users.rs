@@ -3,7 +3,7 @@
 use super::{AccountDraft, HomeDir, field, id_allocation, is_created_for_keys, user_entry};
 use crate::{
     ChangeKind, UserFacts,
-    passwd::{Database, Edit},
+    passwd::{Database, DatabaseEntries, Edit},
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{EntryOrigin, UserAccount};
@@ -190,6 +190,7 @@ impl AccountDraft<'_> {
         let shell = asked.shell.as_ref().map(AbsPath::as_str);
         let shell = shell.unwrap_or(&self.observed.accounts.shell);
         let line = format!("{name}:{mark}:{uid}:{gid}:{gecos}:{home}:{shell}");
+        let line = DatabaseEntries::text_of(&line);
         self.put(Edit::made(Database::Passwd, name, line));
         if !self.has(Database::Shadow, name) {
             let line = shadow_line(name, hash);

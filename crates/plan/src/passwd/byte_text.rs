@@ -1,10 +1,12 @@
 //! Represents any bytes as text and back. The databases have no encoding: chfn(1) accepts a full name in Latin-1, and
 //! such a line must not hide the entry.
 
-/// Each byte that is not part of a UTF-8 character becomes the character of this private range. A character of the range
-/// in the file itself is represented by its bytes, so that the text can be converted back.
+/// Each byte that is not part of a UTF-8 character becomes this private character plus its value. A character of that
+/// range in the file itself is represented by its bytes, so that the text can be converted back.
 const FIRST: u32 = 0xF700;
-const LAST: u32 = FIRST + 0xFF;
+
+/// The range has no ASCII characters: no text becomes a separator of a database.
+const ESCAPES: std::ops::RangeInclusive<u32> = FIRST + 0x80..=FIRST + 0xFF;
 
 /// The text of bytes.
 pub(super) fn decode(bytes: &[u8]) -> String {
@@ -12,7 +14,7 @@ pub(super) fn decode(bytes: &[u8]) -> String {
     let escape = |byte: &u8| char::from_u32(FIRST + u32::from(*byte));
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            match (FIRST..=LAST).contains(&u32::from(c)) {
+            match ESCAPES.contains(&u32::from(c)) {
                 true => text.extend(
                     c.encode_utf8(&mut [0; 4])
                         .as_bytes()
@@ -31,9 +33,11 @@ pub(super) fn decode(bytes: &[u8]) -> String {
 pub(super) fn encode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
-        match u8::try_from(u32::from(c).wrapping_sub(FIRST)) {
-            Ok(byte) => bytes.push(byte),
-            Err(_) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        let escaped = u32::from(c).checked_sub(FIRST);
+        let escaped = escaped.and_then(|byte| u8::try_from(byte).ok());
+        match escaped.filter(|byte| !byte.is_ascii()) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
     bytes
@@ -56,6 +60,12 @@ mod tests {
         ] {
             assert_eq!(encode(&decode(bytes)), bytes, "{bytes:?}");
         }
+        let separators = "\u{f70a}root2\u{f73a}";
+        assert_eq!(encode(separators), separators.as_bytes());
+        assert_eq!(
+            encode(&decode(separators.as_bytes())),
+            separators.as_bytes()
+        );
         let all: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
         assert_eq!(encode(&decode(&all)), all);
         assert_eq!(decode("Jürgen".as_bytes()), "Jürgen");

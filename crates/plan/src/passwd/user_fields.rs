@@ -60,7 +60,10 @@ impl Edit {
     /// since the plan.
     pub fn commit_state(&self, there: &DatabaseEntries) -> EditState {
         match self.rollback_state(there) {
-            EditState::Foreign if self.is_changeable_by_its_user() && there.has(self.name()) => {
+            EditState::Foreign
+                if self.is_changeable_by_its_user()
+                    && there.fields(self.database(), self.name()).is_some() =>
+            {
                 EditState::Before
             }
             state => state,
