@@ -174,3 +174,23 @@ fn a_pre_existing_hard_link_is_foreign_after_the_config_leaves() {
         (before, before)
     );
 }
+
+/// A program that writes the file must not write another file of the machine.
+#[test]
+fn a_file_without_contents_is_no_longer_linked_to_the_target_of_an_earlier_config() {
+    for text in ["", "theirs\n"] {
+        let sandbox = Sandbox::new();
+        sandbox.write("/srv/e", text);
+        sandbox.applied(&config("linked").hard("/etc/new", "/srv/e"));
+        assert_eq!(inode(&sandbox, "/etc/new"), inode(&sandbox, "/srv/e"));
+        let mut bare = config("bare").file("/etc/new", "", 0o644);
+        let file = bare.0.files.get_mut(&at("/etc/new")).unwrap();
+        (file.content, file.mode, file.user, file.group) = (None, None, None, None);
+        sandbox.applied(&bare);
+        assert_ne!(inode(&sandbox, "/etc/new"), inode(&sandbox, "/srv/e"));
+        assert_eq!(sandbox.read("/etc/new").as_deref(), Some(""));
+        sandbox.applied(&config("none"));
+        assert_eq!(sandbox.read("/etc/new"), None);
+        assert_eq!(sandbox.read("/srv/e").as_deref(), Some(text));
+    }
+}

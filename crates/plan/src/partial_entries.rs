@@ -142,7 +142,10 @@ impl PathFacts<'_> {
             ));
         }
         let (empty, attributes) = (wanted.with_defaults(), defaults(wanted));
-        let same = facts.kind == ObjectKind::File && facts.size == 0;
+        // A hard link of the config is another name of a file that is not the entry's.
+        let linked = |had: &DesiredObject| matches!(had.object, ObjectSpec::Hard { .. });
+        let own = !self.had.is_some_and(linked);
+        let same = facts.kind == ObjectKind::File && facts.size == 0 && own;
         match same && is_as(facts, attributes, owners) {
             true => None,
             false => Some(PathAction::Put(empty)),
