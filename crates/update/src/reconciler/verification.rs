@@ -117,16 +117,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Records the paths that a user changed between the commit and the verification. They stay reported as drift.
+    /// Records the paths that differ and that a user may have changed since the commit. They stay reported as drift.
     fn record_user_changes(&mut self, drift: &[DriftEntry]) {
         let Some(top) = self.journal.top_mut() else {
             return;
         };
         for entry in drift.iter().filter(|entry| entry.by_user) {
             let reason = Reason::LeftBehind;
-            tracing::warn!(path = %entry.path, %reason, "left unchanged, because a user changed it during the update: {entry}");
-            let line =
-                format!("{entry}: left unchanged, because a user changed it during the update");
+            tracing::warn!(path = %entry.path, %reason, "left unchanged, because a user may change it: {entry}");
+            let line = format!("{entry}: left unchanged, because a user may change it");
             if !top.left_behind.contains(&line) {
                 top.left_behind.push(line);
             }
