@@ -24,11 +24,6 @@ fn lines_of(sandbox: &Sandbox, name: &str) -> Vec<String> {
     texts.flat_map(|text| lines(&text)).collect()
 }
 
-fn with_user(mut wanted: Written, name: &str, account: UserAccount) -> Written {
-    wanted = wanted.user(name, account);
-    wanted
-}
-
 fn absent() -> UserAccount {
     UserAccount {
         should_exist: Some(false),
@@ -61,10 +56,10 @@ fn a_user_that_a_config_removed_comes_back_with_number_and_password() {
         let before = lines_of(&sandbox, "bob");
         let wanted = || match account.clone() {
             None => named(),
-            Some(account) => with_user(named(), "bob", account),
+            Some(account) => named().user("bob", account),
         };
         sandbox.applied(&wanted());
-        sandbox.applied(&with_user(config("without"), "bob", absent()));
+        sandbox.applied(&config("without").user("bob", absent()));
         assert_eq!(lines_of(&sandbox, "bob"), Vec::<String>::new());
         sandbox.applied(&wanted());
         let mut expected = before.clone();
@@ -87,8 +82,8 @@ fn a_user_that_a_config_removed_comes_back_with_number_and_password() {
 fn the_number_of_a_removed_user_is_not_given_to_another_one() {
     let sandbox = machine();
     let before = lines_of(&sandbox, "bob");
-    let without = with_user(config("without"), "bob", absent());
-    sandbox.applied(&with_user(without, "ann", UserAccount::default()));
+    let without = config("without").user("bob", absent());
+    sandbox.applied(&without.user("ann", UserAccount::default()));
     assert!(lines_of(&sandbox, "ann")[0].starts_with("ann:x:1001:1001:"));
     sandbox.applied(&config("none"));
     assert_eq!(lines_of(&sandbox, "bob"), before);
@@ -98,12 +93,12 @@ fn the_number_of_a_removed_user_is_not_given_to_another_one() {
 #[test]
 fn a_user_that_is_named_again_with_another_number_is_a_new_one() {
     let sandbox = machine();
-    sandbox.applied(&with_user(config("without"), "bob", absent()));
+    sandbox.applied(&config("without").user("bob", absent()));
     let account = UserAccount {
         uid: Some(2000),
         ..UserAccount::default()
     };
-    sandbox.applied(&with_user(config("other"), "bob", account));
+    sandbox.applied(&config("other").user("bob", account));
     assert!(lines_of(&sandbox, "bob")[0].starts_with("bob:x:2000:"));
 }
 
@@ -117,13 +112,13 @@ fn members_of_a_group_that_the_config_created_leave_with_their_entries() {
             if created_first {
                 sandbox.applied(&both());
             }
-            sandbox.applied(&with_user(both(), user, in_groups(&["g"])));
+            sandbox.applied(&both().user(user, in_groups(&["g"])));
             assert!(
                 lines_of(&sandbox, "g")
                     .iter()
                     .all(|line| line.ends_with(user))
             );
-            sandbox.applied(&with_user(both(), user, in_groups(&[])));
+            sandbox.applied(&both().user(user, in_groups(&[])));
             assert!(
                 lines_of(&sandbox, "g")
                     .iter()
@@ -150,13 +145,13 @@ fn an_entry_that_is_not_utf_8_is_read_and_keeps_its_bytes() {
         shell: Some(at("/bin/zsh")),
         ..in_groups(&["sudo"])
     };
-    let wanted = with_user(config("one"), "ann", UserAccount::default());
-    sandbox.applied(&with_user(wanted, "bob", account));
+    let wanted = config("one").user("ann", UserAccount::default());
+    sandbox.applied(&wanted.user("bob", account));
     assert!(lines_of(&sandbox, "ann")[0].starts_with("ann:x:1001:"));
     assert!(lines_of(&sandbox, "bob")[0].ends_with("/bin/zsh"));
     let changed = std::fs::read(&path).unwrap();
     assert!(changed.windows(7).any(|part| part == b":J\xfcrg:/"));
-    sandbox.applied(&with_user(config("without"), "bob", absent()));
+    sandbox.applied(&config("without").user("bob", absent()));
     assert_eq!(lines_of(&sandbox, "bob"), Vec::<String>::new());
     sandbox.applied(&config("none"));
     assert_eq!(databases(&sandbox), start);
@@ -167,7 +162,7 @@ fn an_entry_that_is_not_utf_8_is_read_and_keeps_its_bytes() {
 fn members_of_a_group_that_a_user_administers_are_user_drift() {
     let sandbox = machine();
     edit(&sandbox, "/etc/gshadow", "sudo:*::bob", "sudo:*:bob:bob");
-    let wanted = with_user(config("one"), "ann", in_groups(&["sudo"]));
+    let wanted = config("one").user("ann", in_groups(&["sudo"]));
     sandbox.applied(&wanted);
     edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
     let drift = super::accounts::drifted(&sandbox, None);

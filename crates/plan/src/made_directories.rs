@@ -57,11 +57,7 @@ impl PathSteps {
 
     fn owner_after(&self, path: &AbsPath, observed: &MachineFacts) -> Option<u32> {
         let today = observed.objects.get(path).map(|facts| facts.uid);
-        match self.at.get(path).map(|step| &step.act) {
-            Some(PathAction::Put(object)) => object.uid().or(today),
-            Some(PathAction::Metadata(attributes)) => Some(attributes.uid),
-            _ => today,
-        }
+        PathAction::owner_after(self.at.get(path).map(|step| &step.act), today)
     }
 }
 

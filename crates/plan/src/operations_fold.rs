@@ -102,12 +102,7 @@ fn has_directory_of(
     let mut above = path.ancestors();
     above.any(|above| {
         let today = observed.objects.get(&above).map(|facts| facts.uid);
-        let after = match acts.get(&above) {
-            Some(PathAction::Put(object)) => object.uid().or(today),
-            Some(PathAction::Metadata(attributes)) => Some(attributes.uid),
-            _ => today,
-        };
-        after == Some(user)
+        PathAction::owner_after(acts.get(&above), today) == Some(user)
     })
 }
 

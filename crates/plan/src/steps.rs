@@ -37,6 +37,17 @@ pub(super) enum PathAction {
     Restore(AbsPath),
 }
 
+impl PathAction {
+    /// The owner of the object after the act, if one is planned; `today` is the present owner.
+    pub(super) fn owner_after(act: Option<&Self>, today: Option<u32>) -> Option<u32> {
+        match act {
+            Some(Self::Put(object)) => object.uid().or(today),
+            Some(Self::Metadata(attributes)) => Some(attributes.uid),
+            _ => today,
+        }
+    }
+}
+
 /// One path of the desired config with the facts about it.
 #[derive(Clone, Copy)]
 pub(super) struct PathFacts<'a> {

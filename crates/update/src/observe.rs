@@ -396,8 +396,8 @@ fn kernel_type(root: &Root) -> Result<Option<String>, RootError> {
     Ok(Some(kind.to_owned()))
 }
 
-/// Reads a text file and follows links; returns an empty text if it is missing, too long, or not text, if links to it
-/// are a loop, or if another process holds a lease on it.
+/// Reads a text file and follows links, with invalid UTF-8 replaced; returns an empty text if it is missing or too long,
+/// if links to it are a loop, or if another process holds a lease on it.
 fn text_if_there(root: &Root, path: &str, longest: u64) -> Result<String, RootError> {
     let Ok(path) = AbsPath::new(path) else {
         return Ok(String::new());

@@ -50,6 +50,9 @@ pub enum BootError {
     /// The entry starts no kernel.
     #[error("the menu entry {0:?} starts no kernel")]
     NoKernel(String),
+    /// A command that is not simulated makes the menu.
+    #[error("the command {0} is not simulated")]
+    Unsupported(String),
     /// It does not end.
     #[error("the scripts do not end")]
     Endless,

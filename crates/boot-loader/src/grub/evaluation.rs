@@ -270,7 +270,7 @@ impl<'f> SimulatedGrub<'f> {
             }),
             "load_env" => self.load_env(arguments),
             "save_env" => self.save_env(arguments),
-            "source" | "." | "configfile" | "extract_entries_source" => match arguments {
+            "source" | "." => match arguments {
                 [path, ..] if self.files.size(on_disk(path)).is_some() => self.source(path)?,
                 _ => return Ok(false),
             },
@@ -282,6 +282,8 @@ impl<'f> SimulatedGrub<'f> {
             }
             "test" => return Ok(self.test(arguments)),
             "false" => return Ok(false),
+            // They make entries that are not read here.
+            "configfile" | "blscfg" => return Err(BootError::Unsupported(name.to_owned())),
             "linux" | "linux16" | "linuxefi" => self.kernels.push(arguments.to_vec()),
             "initrd" | "initrd16" | "initrdefi" => self.initrds = arguments.to_vec(),
             assignment if assignment.contains('=') => self.assign(assignment),

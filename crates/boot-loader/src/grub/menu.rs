@@ -11,8 +11,6 @@ pub struct MenuEntry {
     pub id: Option<String>,
     /// It contains further entries.
     pub is_submenu: bool,
-    /// Whether it boots without a password if superusers are set.
-    pub is_unrestricted: bool,
     /// The further arguments, known inside as `$1` and so on.
     pub(super) arguments: Vec<String>,
     pub(super) body: Block,
@@ -36,7 +34,7 @@ impl MenuEntry {
                 _ => (word.as_str(), None),
             };
             match option {
-                "--unrestricted" => entry.is_unrestricted = true,
+                "--unrestricted" => {}
                 "--id" => entry.id = value.or_else(|| words.next().cloned()),
                 "--class" | "-c" | "--users" | "-u" | "--hotkey" | "--source" => {
                     if value.is_none() {

@@ -172,6 +172,7 @@ fn a_boot_that_starts_no_kernel_says_why() {
             "/boot/grub/grub.cfg, line 1: fi was expected",
         ),
         ("\n\nset a='b", "/boot/grub/grub.cfg, line 3: unclosed '"),
+        ("blscfg", "the command blscfg is not simulated"),
         ("menuentry x {", "/boot/grub/grub.cfg, line 1: unclosed {"),
         ("while true; do true; done", "the scripts do not end"),
         ("function f { f; }; f", "the scripts do not end"),
