@@ -127,6 +127,7 @@ pub(crate) fn agent(root: &Path, vendors: watch::Receiver<Arc<Vendors>>) -> Agen
         allowances: Allowances::default(),
         uevents: false,
         rescan: Duration::from_secs(600),
+        save_timeout: WAIT_TIMEOUT,
         allocation_disabled: None,
         units: units.subscribe(),
     };

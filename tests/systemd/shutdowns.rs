@@ -289,6 +289,7 @@ async fn vendors_are_notified_of_a_foreign_shutdown_and_of_its_cancellation() {
         allowances: Allowances::default(),
         uevents: Some(false),
         rescan: Duration::from_secs(600),
+        save_timeout: WAIT_TIMEOUT,
         registering: RegistrationMode::default(),
         units: units.subscribe(),
         allocation_disabled: None,

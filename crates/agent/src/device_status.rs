@@ -33,6 +33,10 @@ use machinist_update::{journal::DeviceUsers, reconciler::UpdateReport};
 /// After that the response contains the last known ones.
 const HOLDER_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a stop waits for the last save of the device list, which is less than
+/// [`machinist_base::shutdown::SHUTDOWN_TIMEOUT`].
+const DEVICE_LIST_SAVE_TIMEOUT: Duration = Duration::from_millis(700);
+
 /// Debounce of changes reported by vendor drivers.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(200);
 
@@ -107,6 +111,7 @@ pub(super) fn start(
             allowances: allowances(settings),
             uevents: None,
             rescan: settings.devices.rescan,
+            save_timeout: DEVICE_LIST_SAVE_TIMEOUT,
             registering: match settings.devices.registration {
                 Registration::Kubelet => RegistrationMode::BySocket,
                 Registration::Watcher => RegistrationMode::ByWatcher,

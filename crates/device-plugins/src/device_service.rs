@@ -47,6 +47,8 @@ pub struct DevicesSettings {
     pub uevents: Option<bool>,
     /// The interval between full rescans without an event.
     pub rescan: Duration,
+    /// How long a stop waits for the last save of the device list.
+    pub save_timeout: Duration,
     /// How resources are registered with the kubelet.
     pub registering: RegistrationMode,
     /// The state of the systemd units that declarations name.
@@ -96,6 +98,7 @@ impl DevicesService {
             allowances: settings.allowances,
             uevents,
             rescan: settings.rescan,
+            save_timeout: settings.save_timeout,
             units: settings.units,
             allocation_disabled: settings.allocation_disabled,
         };

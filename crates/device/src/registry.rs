@@ -65,6 +65,8 @@ pub struct RegistrySettings {
     pub uevents: bool,
     /// The interval between full rescans without an event.
     pub rescan: std::time::Duration,
+    /// How long a stop waits for the last save of the device list.
+    pub save_timeout: std::time::Duration,
     /// The state of the systemd units in [`Inventory::probed_units`].
     pub units: watch::Receiver<UnitStates>,
     /// Set if the previous agent had disabled allocation: it then stays disabled from the start.

@@ -112,6 +112,8 @@ impl Machine {
             allowances: Allowances::default(),
             uevents: None,
             rescan,
+            // The next agent of a test may depend on it, on however slow a disk.
+            save_timeout: WAIT_TIMEOUT,
             registering,
             units: units.subscribe(),
             allocation_disabled,

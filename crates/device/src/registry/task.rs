@@ -105,7 +105,7 @@ impl RegistryTask {
         Self {
             sources: EventSources::new(&root, settings.uevents, settings.units, settings.rescan),
             scans: ScanProgress::new(root.clone(), checkpoint_writer.is_new_boot()),
-            saves: CheckpointSaves::new(checkpoint_writer),
+            saves: CheckpointSaves::new(checkpoint_writer, settings.save_timeout),
             publisher: InventoryPublisher::new(state.inventory()),
             root,
             state,

@@ -30,6 +30,7 @@ async fn a_vendor_that_removes_its_socket_again_and_again_causes_few_log_lines()
         allowances: Default::default(),
         uevents: false,
         rescan: Duration::from_secs(3600),
+        save_timeout: Duration::from_secs(60),
         units: watch::channel(Default::default()).1,
         allocation_disabled: None,
     };

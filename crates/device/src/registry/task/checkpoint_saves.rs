@@ -14,8 +14,6 @@ use machinist_base::rate_limit::RateLimiter;
 const SAVE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// The average interval of saves while the inventory keeps changing, such as a reported temperature.
 const SAVE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long the shutdown waits for the last save, which only speeds up the next start.
-const SHUTDOWN_SAVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The writer of the checkpoint, and when it writes next.
 pub(super) struct CheckpointSaves {
@@ -23,14 +21,17 @@ pub(super) struct CheckpointSaves {
     due: Option<Instant>,
     /// Limits how often the list is saved: each save writes and syncs the whole list.
     rate: RateLimiter,
+    /// How long a stop waits for the last save.
+    stop_timeout: Duration,
 }
 
 impl CheckpointSaves {
-    pub(super) fn new(writer: CheckpointWriter) -> Self {
+    pub(super) fn new(writer: CheckpointWriter, stop_timeout: Duration) -> Self {
         Self {
             writer,
             due: None,
             rate: RateLimiter::per_interval(SAVE_INTERVAL, 10),
+            stop_timeout,
         }
     }
 
@@ -76,7 +77,7 @@ impl CheckpointSaves {
     /// Saves at the shutdown. State without pending changes is on the disk already, or being written.
     pub(super) async fn finish(&mut self, state: &RegistryState) {
         let save = self.writer.save(state, self.due.is_some());
-        if timeout(SHUTDOWN_SAVE_TIMEOUT, save).await.is_err() {
+        if timeout(self.stop_timeout, save).await.is_err() {
             tracing::warn!(
                 "saving the device list timed out: after a restart the agent may use an older list"
             );
