@@ -1,6 +1,6 @@
 //! Users who change their own password, shell or name while an update changes the same accounts.
 
-use machinist_ignition::{PasswordHash, UserAccount};
+use machinist_ignition::{Group, PasswordHash, UserAccount};
 use machinist_testkit::{
     sandbox::{Sandbox, Written, at, config},
     stepwise_update::StepwiseUpdate,
@@ -24,6 +24,16 @@ fn without_bob() -> Written {
         ..UserAccount::default()
     };
     config("without").user("bob", account)
+}
+
+fn without_group(name: &str) -> Written {
+    let mut wanted = config("without");
+    let group = Group {
+        should_exist: Some(false),
+        ..Group::default()
+    };
+    wanted.0.groups.insert(name.to_owned(), group);
+    wanted
 }
 
 /// Does what chfn, chsh and passwd do.
@@ -104,6 +114,23 @@ fn a_field_that_only_root_may_change_still_stops_the_commit() {
         hand.commit().unwrap_err();
         assert!(lines_of(&sandbox, "bob")[0].is_some());
     }
+}
+
+/// gpasswd lets the administrators of a group change its members and its password.
+#[test]
+fn a_group_whose_members_change_is_removed_and_restored() {
+    let sandbox = machine();
+    edit(&sandbox, "/etc/gshadow", "sudo:*::bob", "sudo:*:bob:bob");
+    let before = sandbox.read("/etc/group");
+    let mut hand = StepwiseUpdate::open(&sandbox.root());
+    hand.stage(&without_group("sudo")).unwrap();
+    edit(&sandbox, "/etc/group", "sudo:x:27:bob", "sudo:x:27:");
+    edit(&sandbox, "/etc/gshadow", "sudo:*:bob:bob", "sudo:!:bob:");
+    hand.commit().unwrap();
+    assert!(!sandbox.read("/etc/group").unwrap().contains("sudo:"));
+    assert!(!sandbox.read("/etc/gshadow").unwrap().contains("sudo:"));
+    hand.undo().unwrap();
+    assert_eq!(sandbox.read("/etc/group"), before);
 }
 
 /// vipw holds the lock of the account databases for as long as its editor is open.

@@ -15,6 +15,16 @@ impl Database {
             Self::Group | Self::Gshadow | Self::Subuid | Self::Subgid => &[],
         }
     }
+
+    /// The fields that do not tell whether an entry is the same: those of its user, and those that the administrators
+    /// of a group may change.
+    const fn changeable_fields(self) -> &'static [usize] {
+        match self {
+            Self::Group => &[field::MEMBERS_FIELD],
+            Self::Gshadow => &[field::PASSWORD_FIELD, field::MEMBERS_FIELD],
+            _ => self.user_fields(),
+        }
+    }
 }
 
 impl Edit {
@@ -45,7 +55,7 @@ impl Edit {
         self.is_changeable_by_its_user() || (is_of_group && administered.contains(self.name()))
     }
 
-    /// The state that decides about a rollback: an entry is the same although its user has changed some fields.
+    /// The state that decides about a rollback: an entry is the same although users have changed some of its fields.
     pub fn rollback_state(&self, there: &DatabaseEntries) -> EditState {
         match self.edit_state(there) {
             EditState::Foreign if self.is_of_same_entry(there) => match self {
@@ -70,7 +80,7 @@ impl Edit {
         }
     }
 
-    /// Whether the entry that the edit creates or removes exists, apart from the fields of its user.
+    /// Whether the entry that the edit creates or removes exists, apart from the fields that users may change.
     fn is_of_same_entry(&self, there: &DatabaseEntries) -> bool {
         let Self::Line {
             database,
@@ -113,7 +123,7 @@ impl Edit {
 }
 
 fn without_user_fields(database: Database, mut fields: Vec<&str>) -> Vec<&str> {
-    for index in database.user_fields() {
+    for index in database.changeable_fields() {
         if let Some(field) = fields.get_mut(*index) {
             *field = "";
         }
