@@ -9,5 +9,6 @@
 mod contract;
 mod fake_host;
 mod grub_host;
+pub(crate) mod grub_machine;
 mod kinds;
 mod mutants;

@@ -19,6 +19,7 @@ pub(crate) mod harness;
 mod no_reboot;
 mod nodes;
 mod obstacles;
+mod os_trials;
 mod phases;
 mod reboots;
 mod recovery;

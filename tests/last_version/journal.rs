@@ -303,6 +303,8 @@ fn everything() -> Journal {
             device_users: DeviceUsers::Quiesced,
             stopped: vec![text("monitor.service")],
         }),
+        kernel_arguments: String::new(),
+        os_trial: None,
         transactions: transactions
             .map(|(mark, way)| transaction(mark, way))
             .into(),

@@ -300,6 +300,7 @@ impl Agent {
     }
 }
 
+#[async_trait::async_trait]
 impl OsProvider for Agent {
     fn capabilities(&self) -> OsCapabilities {
         OsCapabilities {

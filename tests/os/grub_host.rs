@@ -1,209 +1,39 @@
-//! A host with packages and GRUB: real files, a simulated boot loader, and a grub-mkconfig that runs the shell on
-//! /etc/default/grub as the real one does.
+//! The GRUB provider on real files with a simulated boot loader.
 
-use std::{
-    error::Error,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use machinist_boot_loader::grub::{GrubFiles, SimulatedGrub};
-use machinist_plan::ImageRef;
-use machinist_rootfs::Root;
-use machinist_update::os::{DeploymentId, GrubProvider, HostCommand, ProviderStep};
+use std::{fs, ops::Deref, time::Duration};
 
 use machinist_ignition::KernelCommandLine;
-use machinist_update::os::{DesiredDeployment, KernelArguments, OsProvider as _, STEP_TIMEOUT};
+use machinist_plan::ImageRef;
+use machinist_update::os::{
+    DeploymentId, DesiredDeployment, GrubProvider, KernelArguments, OsProvider as _, ProviderStep,
+    STEP_TIMEOUT,
+};
 
-use super::contract::{Host, every_provider_keeps};
-
-/// The parts of a generated grub.cfg; `@ARGUMENTS@` is replaced by the arguments.
-const CONFIG: &str = r#"if [ -s $prefix/grubenv ]; then
-  load_env
-fi
-if [ "${next_entry}" ] ; then
-   set default="${next_entry}"
-   set next_entry=
-   save_env next_entry
-   set boot_once=true
-else
-   set default="0"
-fi
-menuentry 'Debian GNU/Linux' --class debian --id 'gnulinux-simple' {
-	insmod gzio
-	search --no-floppy --fs-uuid --set=root 1234
-	linux	/boot/vmlinuz-6.1 root=UUID=1234 ro @ARGUMENTS@
-	initrd	/boot/initrd.img-6.1
-}
-if [ -f  ${config_directory}/custom.cfg ]; then
-  source ${config_directory}/custom.cfg
-fi
-"#;
-
-/// What an administrator wrote.
-const CUSTOM: &str = "# by hand\nset color_normal=white/black\n";
-
-/// The step that fails next.
-type Failing = Arc<Mutex<Option<ProviderStep>>>;
+use super::{
+    contract::{Host, every_provider_keeps},
+    grub_machine::{BEFORE, CUSTOM, GrubMachine, Programs, mkconfig},
+};
 
 pub(crate) struct GrubHost {
+    machine: GrubMachine,
     directory: tempfile::TempDir,
-    failing: Failing,
-    panics: Mutex<Option<DeploymentId>>,
-}
-
-/// Files below a directory.
-struct Below<'d>(&'d Path);
-
-impl GrubFiles for Below<'_> {
-    fn text(&self, path: &str) -> Option<String> {
-        fs::read_to_string(below(self.0, path)).ok()
-    }
-
-    fn size(&self, path: &str) -> Option<u64> {
-        let meta = fs::metadata(below(self.0, path)).ok()?;
-        meta.is_file().then_some(meta.len())
-    }
-
-    fn is_directory(&self, path: &str) -> bool {
-        below(self.0, path).is_dir()
-    }
-}
-
-fn below(directory: &Path, path: &str) -> PathBuf {
-    directory.join(path.trim_start_matches('/'))
-}
-
-/// Writes the config as grub-mkconfig does.
-fn mkconfig(directory: &Path, to: &str) {
-    let script = r#"cd "$1"; . ./etc/default/grub
-for file in ./etc/default/grub.d/*.cfg; do if test -e "$file"; then . "$file"; fi; done
-printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
-    let mut shell = Command::new("sh");
-    shell.args(["-eu", "-c", script, "sh"]).arg(directory);
-    let output = shell.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let arguments = String::from_utf8(output.stdout).unwrap();
-    let text = CONFIG.replace("@ARGUMENTS@", &arguments);
-    fs::write(below(directory, to), text).unwrap();
 }
 
 impl GrubHost {
-    /// A host on which machinist has kept a deployment before.
-    pub(crate) fn new() -> Self {
-        let host = Self {
-            directory: tempfile::tempdir().unwrap(),
-            failing: Failing::default(),
-            panics: Mutex::default(),
-        };
-        for directory in ["boot/grub", "etc/default/grub.d", "proc"] {
-            fs::create_dir_all(host.path(directory)).unwrap();
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            machine: GrubMachine::new(directory.path()),
+            directory,
         }
-        let default = "GRUB_CMDLINE_LINUX='net.ifnames=0'\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet console=tty0\"\n";
-        let own = "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT audit=0 quiet\"\n\
-                   # Host: root=UUID=1234 ro net.ifnames=0 quiet console=tty0\n\
-                   # Current: audit=0 quiet\n# Previous: audit=1\n";
-        for (path, text) in [
-            ("etc/default/grub", default),
-            ("etc/default/grub.d/99-machinist.cfg", own),
-            (
-                "boot/grub/custom.cfg",
-                "# by hand\nset color_normal=white/black\n",
-            ),
-            ("boot/vmlinuz-6.1", "kernel"),
-            ("boot/initrd.img-6.1", "initrd"),
-        ] {
-            fs::write(host.path(path), text).unwrap();
-        }
-        let block = format!(
-            "# GRUB Environment Block\nsaved_entry=x\n{}",
-            "#".repeat(985)
-        );
-        fs::write(host.path("boot/grub/grubenv"), block).unwrap();
-        mkconfig(host.directory.path(), "/boot/grub/grub.cfg");
-        host.boot();
-        host
-    }
-
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        below(self.directory.path(), path)
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap_or_default()
-    }
-
-    /// A provider whose file operations fail from this one on, like those of a machine that loses power.
-    fn agent_until(&self, operations: usize) -> GrubProvider<Programs> {
-        let done = Arc::new(AtomicUsize::new(0));
-        let root = Root::open(self.directory.path()).unwrap();
-        let root = root.with_fault(Arc::new(move |_| {
-            let before = done.fetch_add(1, Ordering::Relaxed);
-            (before >= operations).then(|| std::io::ErrorKind::Other.into())
-        }));
-        let programs = Programs {
-            directory: self.directory.path().to_owned(),
-            failing: Failing::default(),
-        };
-        GrubProvider::new(root, programs)
-    }
-
-    fn running(&self) -> String {
-        let line = self.read("proc/cmdline");
-        let line = line.trim().split_once(' ').unwrap().1;
-        let (line, _) = line.split_once(" panic=10").unwrap_or((line, ""));
-        line.to_owned()
-    }
-
-    /// Boots until a kernel reaches userspace.
-    fn boot(&self) {
-        for _ in 0..3 {
-            let files = Below(self.directory.path());
-            let mut grub = SimulatedGrub::new(&files, "/boot/grub");
-            let boot = grub.boot().unwrap();
-            let block = grub.block.unwrap().to_text().unwrap();
-            fs::write(self.path("boot/grub/grubenv"), block).unwrap();
-            let line = boot.command_line;
-            let panics = self.panics.lock().unwrap().clone();
-            let fails = panics.is_some_and(|id| boot.entry == [id.as_str()]);
-            if fails {
-                assert!(line.contains("panic="), "it hangs for ever: {line}");
-                continue;
-            }
-            let line = format!("BOOT_IMAGE={} {line}\n", boot.kernel);
-            return fs::write(self.path("proc/cmdline"), line).unwrap();
-        }
-        panic!("no kernel reaches userspace");
     }
 }
 
-/// The programs of the host.
-pub(crate) struct Programs {
-    directory: PathBuf,
-    failing: Failing,
-}
+impl Deref for GrubHost {
+    type Target = GrubMachine;
 
-impl HostCommand for Programs {
-    async fn run(
-        &self,
-        program: &str,
-        arguments: &[&str],
-        _limit: Duration,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert_eq!((program, arguments[0]), ("grub-mkconfig", "-o"));
-        let failing = self.failing.lock().unwrap().take();
-        if failing.is_some() {
-            fs::write(below(&self.directory, arguments[1]), "half a conf").unwrap();
-            return Err("exit status 1".into());
-        }
-        mkconfig(&self.directory, arguments[1]);
-        Ok(())
+    fn deref(&self) -> &GrubMachine {
+        &self.machine
     }
 }
 
@@ -213,43 +43,26 @@ impl Host for GrubHost {
     const CHANGES_IMAGES: bool = false;
 
     fn agent(&self) -> Self::Provider {
-        let failing = Arc::clone(&self.failing);
-        let root = Root::open(self.directory.path()).unwrap();
-        // A step that runs no program fails at its first write.
-        let root = root.with_fault(Arc::new(move |_| {
-            let mut failing = failing.lock().unwrap();
-            let by_program = [Some(ProviderStep::Keep), Some(ProviderStep::RollBack)];
-            match failing.is_some() && !by_program.contains(&failing) {
-                true => failing
-                    .take()
-                    .map(|_| std::io::ErrorKind::StorageFull.into()),
-                false => None,
-            }
-        }));
-        let programs = Programs {
-            directory: self.directory.path().to_owned(),
-            failing: Arc::clone(&self.failing),
-        };
-        GrubProvider::new(root, programs)
+        self.machine.agent()
     }
 
     fn reboot(&self) {
-        self.boot();
+        self.machine.boot();
     }
 
     /// Every write is durable, so that a power cut leaves what a shutdown leaves.
     fn power_cut(&self) {
-        self.boot();
+        self.machine.boot();
     }
 
     fn publishes(&self, _image: &ImageRef, _version: &str) {}
 
     fn fails_next(&self, step: ProviderStep) {
-        *self.failing.lock().unwrap() = Some(step);
+        self.machine.fails_next(step);
     }
 
     fn panics(&self, id: &DeploymentId) {
-        *self.panics.lock().unwrap() = Some(id.clone());
+        self.machine.panics(id.as_str());
     }
 
     fn takes(&self, _long: Duration) {}
@@ -270,8 +83,6 @@ fn wanted(append: &str, remove: &str) -> DesiredDeployment {
         ..DesiredDeployment::default()
     }
 }
-
-const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
 
 /// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
 /// be repeated or undone.

@@ -1,8 +1,8 @@
 //! The operating system in a plan, on a host whose provider can change it.
 
 use machinist_base::reason::Reason;
-use machinist_ignition::{MachineConfig, Refusal, Release};
-use machinist_plan::{Capabilities, HostKind, OsCapabilities, OsFacts, Plan, Policies};
+use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal, Release};
+use machinist_plan::{Capabilities, Cost, HostKind, OsCapabilities, OsFacts, Plan, Policies};
 use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, Tree, config};
@@ -116,4 +116,83 @@ fn an_image_is_refused_at_its_own_field() {
     let refusals = plan.unwrap_err();
     let fields: Vec<_> = refusals.iter().map(|one| one.field.as_deref()).collect();
     assert_eq!(fields, [Some("spec.osImageURL")]);
+}
+
+/// The running arguments, machinist's among them, those of the two configs, and what is removed and appended.
+type ArgumentCase = (
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+    Option<(&'static str, &'static str)>,
+);
+
+const ARGUMENT_CASES: &[ArgumentCase] = &[
+    ("quiet", "", &[], &["quiet", "a=1"], Some(("", "a=1"))),
+    (
+        "quiet a=1",
+        "a=1",
+        &["quiet", "a=1"],
+        &[],
+        Some(("a=1", "")),
+    ),
+    ("quiet a=1", "", &["quiet", "a=1"], &[], None),
+    (
+        "quiet a=1 b=2",
+        "a=1 b=2",
+        &["a=1", "b=2"],
+        &["b=2"],
+        Some(("a=1 b=2", "b=2")),
+    ),
+    (
+        "c=0 c=1",
+        "c=0 c=1",
+        &["c=0", "c=1"],
+        &["c=1", "c=0"],
+        Some(("c=0 c=1", "c=1 c=0")),
+    ),
+    ("c=0 c=1", "c=1", &["c=1"], &["c=0"], Some(("c=1", ""))),
+    ("a=1", "a=1", &["a=1"], &["a=1"], None),
+    // Another program has removed it.
+    ("quiet", "a=1", &["a=1"], &["a=1"], Some(("", "a=1"))),
+    ("quiet", "a=1", &["a=1"], &[], None),
+];
+
+#[test]
+fn only_kernel_arguments_of_machinist_are_removed_and_their_order_is_that_of_the_config() {
+    let tree = Tree::new();
+    let with = |arguments: &[&str]| MachineConfig {
+        kernel_arguments: arguments.iter().map(|one| (*one).to_owned()).collect(),
+        ..MachineConfig::default()
+    };
+    let capabilities = Capabilities {
+        os: OsCapabilities {
+            kernel_arguments: true,
+            ..OsCapabilities::default()
+        },
+        ..LIVE
+    };
+    for (running, own, from, to, expected) in ARGUMENT_CASES {
+        tree.write("/proc/cmdline", running);
+        let (from, to) = (with(from), with(to));
+        let known = CallerFacts {
+            os: OsFacts {
+                own_arguments: KernelCommandLine::parse(own),
+                ..OsFacts::default()
+            },
+            ..CallerFacts::default()
+        };
+        let observed = tree.observed(&from, &to, known);
+        let plan =
+            machinist_plan::between(&from, &to, &observed, &Policies::default(), capabilities);
+        let plan = plan.unwrap();
+        let update = plan.os.as_ref().map(|os| {
+            let [remove, append] = [&os.remove_arguments, &os.append_arguments];
+            (remove.to_string(), append.to_string())
+        });
+        let expected = expected.map(|(remove, append)| (remove.to_owned(), append.to_owned()));
+        assert_eq!(update, expected, "{running} | {own}");
+        assert_eq!(plan.cost == Cost::Reboot, update.is_some());
+        assert_eq!(plan.is_empty(), update.is_none());
+    }
 }

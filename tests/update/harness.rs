@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use machinist_rootfs::{Root, TreeSnapshot};
 use machinist_update::{
+    os::OsProvider,
     phase::Phase,
     reconciler::{
         BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
@@ -164,6 +165,19 @@ impl Driver {
         let updater = updater.on_node(Arc::new(node.clone()));
         let made = (updater.with_recovery_install(Some(Arc::new(host))), reports);
         Self::turning(made, desired, CancellationToken::new())
+    }
+
+    /// On a host whose operating system machinist can change.
+    pub(crate) fn on_os(
+        root: &Root,
+        script: &Script,
+        provider: impl OsProvider,
+        (desired, conduct): (DesiredConfig, ReconcilerOptions),
+    ) -> Self {
+        let (desired, source) = watch::channel(desired);
+        let (updater, reports) = Self::made(root, script, conduct, source);
+        let updater = updater.with_os_provider(Some(Arc::new(provider)));
+        Self::turning((updater, reports), desired, CancellationToken::new())
     }
 
     /// As the agent starts it in a boot that the guard may be judging.

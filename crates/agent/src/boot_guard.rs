@@ -76,6 +76,8 @@ async fn judge(
         let once = OneShotAudience(|_: &_| false);
         match Reconciler::new(root, Some(systemd.clone()), once, conduct, desired) {
             Ok((driver, _)) => {
+                let provider = super::settings_mapping::os_provider(root, Some(&systemd));
+                let driver = driver.with_os_provider(provider);
                 driver.judge_boot(stop).await.map_err(Box::new)?;
                 return Ok(());
             }

@@ -294,8 +294,7 @@ async fn build(
     let conduct = reconciler_options(&settings, capabilities, Arc::clone(&policies));
     let made = Reconciler::new_with_guard(&root, systemd.clone(), listener, conduct, ends.desired);
     let (driver, update) = made.await.map_err(Box::new)?;
-    let driver = driver.with_operator_requests(ends.requests);
-    let driver = driver.with_recovery_install(host);
+    let driver = host.add_to(driver.with_operator_requests(ends.requests));
     let doors = endpoints::bind(&root, &settings, &status)?;
     let (control, asks) = endpoints::control(place.own_uid, &settings);
 

@@ -86,8 +86,10 @@ pub async fn apply_once(
         settings.update.reboot = Reboot::Auto;
     }
     let conduct = settings_mapping::reconciler_options(&settings, capabilities, Arc::new(policies));
+    let provider = settings_mapping::os_provider(root, systemd.as_ref());
     let (driver, mut reports) =
         Reconciler::new(root, systemd, once, conduct, desired).map_err(Box::new)?;
+    let driver = driver.with_os_provider(provider);
     // Ends with the reconciler, which holds the sender.
     let heard = tokio::spawn(async move {
         while reports.changed().await.is_ok() {

@@ -11,8 +11,13 @@ use machinist_rootfs::Root;
 use machinist_status::settings::{AgentRole, DriftPolicy, Owners, Reboot, Settings, SourceSetting};
 use machinist_systemd::Systemd;
 use machinist_update::{
-    boot_id, os,
-    reconciler::{DriftAction, DriftHandling, RebootPolicy, ReconcilerOptions, UpdateError},
+    boot_id,
+    os::{self, OsProvider},
+    reconciler::{
+        DriftAction, DriftHandling, RebootPolicy, Reconciler, ReconcilerHooks, ReconcilerOptions,
+        UpdateError,
+    },
+    service_port::{RecoveryInstaller, Services},
 };
 
 /// The capabilities of this process on the root; an error if a live machine needs more.
@@ -50,22 +55,40 @@ pub(super) async fn manager(root: &Root, capabilities: Capabilities) -> Option<S
     Some(systemd)
 }
 
+/// The provider of the host's operating system; none without a service manager that runs the host's programs.
+pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<dyn OsProvider>> {
+    os::provider(root, systemd?.clone())
+}
+
+/// What updates need of the host besides its service manager.
+pub(super) struct HostParts {
+    recovery: Option<Arc<dyn RecoveryInstaller>>,
+    os: Option<Arc<dyn OsProvider>>,
+}
+
+impl HostParts {
+    pub(super) fn add_to<S: Services, H: ReconcilerHooks>(
+        self,
+        driver: Reconciler<S, H>,
+    ) -> Reconciler<S, H> {
+        let driver = driver.with_recovery_install(self.recovery);
+        driver.with_os_provider(self.os)
+    }
+}
+
 /// Prepares the host before the journal is opened: connects to the service manager, and installs
 /// the host part if the agent needs one.
 pub(super) async fn on_host(
     root: &Root,
     settings: &Settings,
     capabilities: Capabilities,
-) -> Result<
-    (
-        Option<Systemd>,
-        Option<Arc<dyn machinist_update::service_port::RecoveryInstaller>>,
-    ),
-    AgentError,
-> {
+) -> Result<(Option<Systemd>, HostParts), AgentError> {
     let systemd = manager(root, capabilities).await;
-    let host = host_part(root, settings, systemd.as_ref()).await?;
-    Ok((systemd, host))
+    let parts = HostParts {
+        recovery: host_part(root, settings, systemd.as_ref()).await?,
+        os: os_provider(root, systemd.as_ref()),
+    };
+    Ok((systemd, parts))
 }
 
 /// Installs the host part of an agent that runs in a container and updates the machine. This
@@ -75,12 +98,11 @@ async fn host_part(
     root: &Root,
     settings: &Settings,
     systemd: Option<&Systemd>,
-) -> Result<Option<Arc<dyn machinist_update::service_port::RecoveryInstaller>>, AgentError> {
+) -> Result<Option<Arc<dyn RecoveryInstaller>>, AgentError> {
     if !root.is_seen_from_a_container() || !settings.has_role(AgentRole::Config) {
         return Ok(None);
     }
-    let host: Arc<dyn machinist_update::service_port::RecoveryInstaller> =
-        Arc::new(HostInstall::new(root));
+    let host: Arc<dyn RecoveryInstaller> = Arc::new(HostInstall::new(root));
     let bringing = Arc::clone(&host);
     let brought = tokio::task::spawn_blocking(move || bringing.install());
     match brought
@@ -124,6 +146,7 @@ pub fn reconciler_options(
         },
         verify_timeout: settings.update.verify_timeout,
         boot_attempts: settings.update.boot_attempts,
+        os_boot_attempts: settings.update.os_boot_attempts,
         reboot_timeout: settings.update.reboot_timeout,
         job_timeout: settings.actions.job_timeout,
         settle: settings.actions.settle,

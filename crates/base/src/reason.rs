@@ -130,6 +130,10 @@ reasons! {
     OSStepFailed,
     /// A step of the OS provider exceeded its time limit.
     OSStepTimeout,
+    /// The boot into a new deployment failed, and the boot loader returned to the previous one.
+    OSBootFailed,
+    /// The machine rebooted without its boot loader, and so without the new deployment.
+    LoaderBypassed,
     /// systemd has no unit of that name.
     UnitNotFound,
     /// The unit is masked.

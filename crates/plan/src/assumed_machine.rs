@@ -118,6 +118,7 @@ fn assumed(configs: [&MachineConfig; 2], policies: &Policies) -> MachineFacts {
         os: OsFacts {
             image: from.os_image_url.clone(),
             fips: from.fips,
+            own_arguments: KernelCommandLine::of(&from.kernel_arguments),
             ..OsFacts::default()
         },
         ..MachineFacts::default()

@@ -89,7 +89,10 @@ pub use model::{
 };
 pub use object::{NewObject, NodeKind, ObjectKind};
 pub use operation::{MAX_TOTAL_FILE_BYTES, Operation, OperationKind};
-pub use os::{BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, is_lower};
+pub use os::{
+    BaseConfig, HostKind, ImageRef, ImageRefError, OsCapabilities, OsFacts, OsUpdate,
+    ProviderObstacle, is_lower,
+};
 pub use policy::{Policies, cluster_policies, same_images};
 pub use selinux::SelinuxLabels;
 pub use ssh_keys::{has_managed_keys, is_keys_file};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{EditTarget, Operation, OsCapabilities};
+use super::{EditTarget, Operation, OsCapabilities, OsUpdate};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_ignition::{EntryKind, MachineConfig, Refusal, digest};
 
@@ -36,6 +36,9 @@ pub struct Plan {
     /// The operations of the transaction on the tree, normalised and in commit order.
     #[serde(skip)]
     pub operations: Vec<Operation>,
+    /// What changes in the operating system; none if nothing does.
+    #[serde(skip)]
+    pub os: Option<OsUpdate>,
     /// Canonical paths that the new config mentions for the first time and that already match it.
     /// The caller stores them and passes them back as [`super::MachineFacts::adopted`], without those
     /// that an unverified transaction wrote itself: adopted objects stay when they leave the
@@ -62,7 +65,7 @@ pub struct Plan {
 impl Plan {
     /// Whether nothing on this machine differs. The config's *name* may still change.
     pub fn is_empty(&self) -> bool {
-        self.operations.is_empty() && self.actions.is_empty()
+        self.operations.is_empty() && self.actions.is_empty() && self.os.is_none()
     }
 }
 

@@ -11,12 +11,12 @@ mod warnings;
 
 use std::collections::BTreeSet;
 
-pub(super) use self::warnings::warnings;
 pub use self::{
-    host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts},
+    host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle},
     image_ref::{ImageRef, ImageRefError},
     version::is_lower,
 };
+pub(super) use self::{kernel_arguments::update, warnings::warnings};
 use super::{
     ChangeKind, MachineFacts,
     desired_tree::{DesiredEntry, DesiredTree},
@@ -30,6 +30,8 @@ pub(super) struct OsChange {
     pub(super) entry: DesiredEntry,
     pub(super) change: ChangeKind,
     part: OsPart,
+    /// The host has it by itself: it is not from machinist, which does not remove it.
+    of_host: bool,
 }
 
 /// The part of the operating system that differs.
@@ -84,11 +86,11 @@ impl OsPart {
 }
 
 impl OsChange {
-    /// Whether the change would remove something that no provider on this host can have added: a
-    /// kernel argument that was already running when a config first mentioned it stays, like a file
-    /// that already matched.
+    /// Whether the change would remove something that machinist has not added: a kernel argument that was already
+    /// running when a config first mentioned it stays, like a file that already matched.
     fn removes_preexisting(&self, capabilities: OsCapabilities) -> bool {
-        self.change == ChangeKind::Remove && !self.part.can_be_changed(capabilities)
+        let of_host = self.of_host || !self.part.can_be_changed(capabilities);
+        self.change == ChangeKind::Remove && of_host
     }
 
     fn new(part: OsPart, name: &str, change: ChangeKind) -> Self {
@@ -96,6 +98,7 @@ impl OsChange {
             entry: DesiredEntry::new(part.kind(), name, &EntryOrigin::default()),
             change,
             part,
+            of_host: false,
         }
     }
 
@@ -234,7 +237,7 @@ pub(super) fn changes(
 fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts) -> Vec<OsChange> {
     let from = base(from, observed);
     let running = &observed.kernel_arguments;
-    let mut changes = kernel_arguments::changes(from, to, running);
+    let mut changes = kernel_arguments::changes(from, to, observed);
     // If a provider reports the running image, that is authoritative.
     let runs = observed
         .os

@@ -182,6 +182,7 @@ impl PlanInput<'_> {
             from: ConfigRef::of(from),
             to: ConfigRef::of(to),
             operations,
+            os: os::update(os_changes, to, observed),
             adopted: std::mem::take(&mut steps.adopted),
             written: std::mem::take(&mut steps.written),
             named,

@@ -8,6 +8,7 @@
 mod connection;
 mod dbus_proxies;
 mod error;
+mod host_command;
 mod inhibitor;
 mod jobs;
 mod logind;

@@ -387,6 +387,7 @@ pub fn conduct(live: bool) -> ReconcilerOptions {
         reboot: RebootPolicy::Auto,
         verify_timeout: Duration::from_secs(60),
         boot_attempts: 2,
+        os_boot_attempts: 1,
         reboot_timeout: Duration::from_secs(60),
         job_timeout: Duration::from_secs(1),
         settle: Duration::ZERO,

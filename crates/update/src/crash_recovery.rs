@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::{
     boot_id,
-    journal::{Direction, Journal, Transaction, TransactionState},
+    journal::{Direction, Journal, OsTrial, Transaction, TransactionState},
     store::{self, StateStore, StoreError},
     transaction::{self, TransactionError},
 };
@@ -94,7 +94,9 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
         }
     }
     let mut counted = false;
-    for tx in &mut journal.transactions {
+    let trial = journal.os_trial.as_ref();
+    let counts = trial.is_none_or(OsTrial::counts_boots);
+    for tx in journal.transactions.iter_mut().filter(|_| counts) {
         counted |= boot.as_deref().is_some_and(|boot| count(tx, boot));
     }
     let open =

@@ -7,6 +7,7 @@ mod action;
 mod encoding;
 mod history;
 mod operation;
+mod os_trial;
 mod transaction;
 
 pub use action::{ActionRecord, ActionState};
@@ -15,6 +16,7 @@ pub use history::{Outcome, PhaseRecord, UpdateRecord};
 pub use operation::{
     BackupPolicy, ContentState, NestedObject, ObjectId, OperationRecord, OperationRecordKind,
 };
+pub use os_trial::{OsTrial, OsTrialState};
 pub use transaction::{Direction, RebootRecord, Transaction, TransactionState, kernel_of};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +105,12 @@ pub struct Journal {
     /// The cordon and drain for an update in progress; `None` while pods can be scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cordon: Option<CordonRecord>,
+    /// Kernel arguments that machinist has appended to those of the host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kernel_arguments: String,
+    /// The deployment of the operating system that the unverified transactions have staged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub os_trial: Option<OsTrial>,
     /// Unverified transactions, oldest first.
     pub transactions: Vec<Transaction>,
     /// Why the last update failed; cleared by the next successful update.

@@ -12,15 +12,18 @@ use jiff::Timestamp;
 
 use super::{
     cache::ObservationCache,
-    journal::{ConfigName, Journal},
+    journal::{ConfigName, Journal, OsTrial, OsTrialState},
     observe::{self, CallerFacts, ObserveError},
+    os,
     service_port::{ServiceError, Services},
     store::{self, StoreError},
     transaction,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{MachineConfig, Refusal};
-use machinist_plan::{Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified};
+use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal};
+use machinist_plan::{
+    BaseConfig, Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified,
+};
 use machinist_rootfs::Root;
 
 /// Reasons why the machine could not be observed.
@@ -217,8 +220,10 @@ fn plan_from(
         changed_objects: transaction::changed_objects(journal),
         key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
         entries: transaction::kept_entries(journal),
-        // Without a provider, the booted deployment is unknown.
-        os: OsFacts::default(),
+        os: OsFacts {
+            own_arguments: own_arguments(journal, &base),
+            ..OsFacts::default()
+        },
         base,
         base_unreadable,
         digests: Some(remembered.digests()),
@@ -234,6 +239,11 @@ fn plan_from(
         Some(only) => machinist_plan::only(&from, to, &observed, policies, capabilities, only),
         None => machinist_plan::between(&from, to, &observed, policies, capabilities),
     };
+    let update = plan.as_ref().ok().and_then(|plan| plan.os.as_ref());
+    let refusal = update.and_then(|update| os::refusal(root, capabilities.os, update));
+    if let Some(refusal) = refusal {
+        plan = Err(vec![refusal]);
+    }
     let named = plan
         .as_mut()
         .map(|plan| std::mem::take(&mut plan.named))
@@ -246,6 +256,19 @@ fn plan_from(
         administered_groups: observed.accounts.administered_groups(),
         moved: observed.moved(),
     })
+}
+
+/// Returns the running kernel's arguments that machinist has appended; those of another daemon's config count as well,
+/// since machinist continues its work.
+fn own_arguments(journal: &Journal, base: &BaseConfig) -> KernelCommandLine {
+    let booted = |trial: &&OsTrial| trial.state == OsTrialState::Booted;
+    match (journal.os_trial.as_ref().filter(booted), base) {
+        (Some(trial), _) => KernelCommandLine::parse(&trial.append_arguments),
+        (None, BaseConfig::Declared(declared)) => {
+            KernelCommandLine::of(&declared.config.kernel_arguments)
+        }
+        _ => KernelCommandLine::parse(&journal.kernel_arguments),
+    }
 }
 
 /// Returns the new config as an older version would have stored it, if the current config was stored by such a

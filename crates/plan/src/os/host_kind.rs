@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use machinist_ignition::OsConfig;
+use machinist_ignition::{KernelCommandLine, OsConfig};
 
 /// How the operating system of a host is installed and updated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,46 @@ pub struct OsCapabilities {
     pub kernel_type: bool,
     /// Extensions (named groups of OS packages) can be changed.
     pub extensions: bool,
+    /// Why there is no provider although there is one for this kind of host.
+    pub obstacle: Option<ProviderObstacle>,
+}
+
+/// Why the provider of a kind of host cannot be used on one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderObstacle {
+    /// There is no GRUB configuration in Debian's place.
+    NoGrub,
+    /// There is no program to write GRUB's configuration.
+    NoGrubMkconfig,
+    /// The running kernel was not started by GRUB.
+    OtherLoader,
+    /// GRUB cannot write to the file system of /boot/grub.
+    GrubFileSystem,
+    /// GRUB cannot write to the block device of /boot/grub.
+    GrubBlockDevice,
+    /// Reboots bypass the boot loader.
+    Kexec,
+}
+
+impl fmt::Display for ProviderObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoGrub => {
+                "GRUB is the only supported boot loader, and /boot/grub/grub.cfg does not exist"
+            }
+            Self::NoGrubMkconfig => "grub-mkconfig is not installed",
+            Self::OtherLoader => {
+                "the running kernel was not started by GRUB (no BOOT_IMAGE= in /proc/cmdline)"
+            }
+            Self::GrubFileSystem => {
+                "GRUB can write /boot/grub/grubenv only on ext2, ext3, ext4, xfs or FAT"
+            }
+            Self::GrubBlockDevice => {
+                "GRUB cannot write /boot/grub/grubenv on LVM, RAID or an encrypted device"
+            }
+            Self::Kexec => "reboots bypass the boot loader (LOAD_KEXEC=true in /etc/default/kexec)",
+        })
+    }
 }
 
 impl OsCapabilities {
@@ -57,6 +97,7 @@ impl OsCapabilities {
             kernel_arguments: false,
             kernel_type: false,
             extensions: false,
+            obstacle: None,
         }
     }
 
@@ -68,6 +109,9 @@ impl OsCapabilities {
     /// Why `what` cannot be changed here, as a sentence without a final dot.
     pub(super) fn missing(self, what: &str) -> String {
         match (self.host, self.has_provider()) {
+            (host, false) if let Some(obstacle) = self.obstacle => {
+                format!("cannot change {what} on {host}: {obstacle}")
+            }
             (HostKind::Unknown, false) => format!("no provider on this host can change {what}"),
             (host, false) => format!("cannot change {what} on {host}: no built-in provider"),
             (host, true) => format!(
@@ -116,4 +160,15 @@ pub struct OsFacts {
     pub kernel_type: Option<String>,
     /// Whether the running kernel is in FIPS mode.
     pub fips: bool,
+    /// The running kernel's arguments that machinist has appended. All others belong to the host, and stay.
+    pub own_arguments: KernelCommandLine,
+}
+
+/// What an update changes in the booted deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OsUpdate {
+    /// Kernel arguments to remove, all of which machinist has appended. Each entry removes the last equal argument.
+    pub remove_arguments: KernelCommandLine,
+    /// Kernel arguments to append: all that machinist then has in the deployment.
+    pub append_arguments: KernelCommandLine,
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{ChangeKind, OsChange, OsPart, origin};
+use super::{ChangeKind, OsChange, OsPart, OsUpdate, origin};
+use crate::MachineFacts;
 use machinist_base::reason::Reason;
 use machinist_ignition::{
     EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
@@ -13,8 +14,9 @@ use machinist_ignition::{
 pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
-    running: &KernelCommandLine,
+    observed: &MachineFacts,
 ) -> Vec<OsChange> {
+    let running = &observed.kernel_arguments;
     let [before, after] = [from, to].map(|config| KernelCommandLine::of(&config.kernel_arguments));
     let change = |argument: &KernelArgument, change| {
         OsChange::new(OsPart::KernelArguments, argument.as_str(), change)
@@ -25,8 +27,39 @@ pub(super) fn changes(
     let running: BTreeSet<_> = running.iter().collect();
     let leaving: BTreeSet<_> = before.iter().filter(|one| !kept.contains(one)).collect();
     let leaving = leaving.intersection(&running);
-    changes.extend(leaving.map(|one| change(one, ChangeKind::Remove)));
+    changes.extend(leaving.map(|one| OsChange {
+        of_host: !observed.os.own_arguments.contains(one),
+        ..change(one, ChangeKind::Remove)
+    }));
     changes
+}
+
+/// What the provider must change for these changes; `None` if it must change nothing.
+///
+/// All of machinist's arguments are removed and appended again, because their order counts.
+pub(crate) fn update(
+    changes: &[OsChange],
+    to: &MachineConfig,
+    observed: &MachineFacts,
+) -> Option<OsUpdate> {
+    let mut parts = changes.iter().map(|change| change.part);
+    if !parts.any(|part| part == OsPart::KernelArguments) {
+        return None;
+    }
+    let running = &observed.kernel_arguments;
+    let own = observed.os.own_arguments.iter();
+    let own = own.filter(|one| running.contains(one)).cloned();
+    let remove_arguments: KernelCommandLine = own.collect();
+    let mut of_host = running.clone();
+    for one in remove_arguments.iter() {
+        of_host.remove_last(one);
+    }
+    let after = KernelCommandLine::of(&to.kernel_arguments);
+    let append_arguments = after.missing_from(&of_host).into_iter().cloned().collect();
+    Some(OsUpdate {
+        remove_arguments,
+        append_arguments,
+    })
 }
 
 /// Refuses arguments that are new in this config and that cannot be passed to a kernel.

@@ -15,7 +15,10 @@ pub(crate) fn warnings(
     let all = all_changes(from, to, observed).into_iter();
     let kept = all.filter(|change| change.removes_preexisting(capabilities));
     let kept = kept.map(|change| {
-        let why = capabilities.missing(change.part.words());
+        let why = match change.part.can_be_changed(capabilities) {
+            true => "machinist has not added it".to_owned(),
+            false => capabilities.missing(change.part.words()),
+        };
         format!(
             "{} is no longer in the config, but stays: {why}",
             change.entry

@@ -111,6 +111,7 @@ impl UpdateSettings {
             _ => Err("a number from 1 to 10"),
         };
         let policies = AbsPath::new("/etc/machinist/policies.yaml");
+        let boot_attempts = read.take_if("update.bootAttempts", 2, attempts);
         Self {
             reboot: read.take("update.reboot", Reboot::Auto),
             soft_reboot: read.take("update.softReboot", SoftReboot::Never),
@@ -124,7 +125,11 @@ impl UpdateSettings {
                 zone: read.take("update.timeZone", TimeZone::UTC),
             },
             verify_timeout: read.take_if("update.verifyTimeout", minutes(30), positive),
-            boot_attempts: read.take_if("update.bootAttempts", 2, attempts),
+            boot_attempts,
+            os_boot_attempts: match read.is_set("update.bootAttempts") {
+                true => boot_attempts,
+                false => 1,
+            },
             reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),
         }
     }

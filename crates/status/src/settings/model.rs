@@ -107,6 +107,9 @@ pub struct UpdateSettings {
     /// `update.bootAttempts`: unhealthy boots before the update is rolled back, 1 to 10. Default 2:
     /// a single failed boot may be a coincidence.
     pub boot_attempts: u32,
+    /// The same for an update that changes the operating system. Default 1, unless `update.bootAttempts` is set: the
+    /// boot loader has returned to the previous deployment by then.
+    pub os_boot_attempts: u32,
     /// `update.rebootTimeout`: the time after which an accepted reboot is overdue. Default 30 min:
     /// services are stopped one after another, with 90 s each by default.
     pub reboot_timeout: Duration,

@@ -10,9 +10,11 @@ use super::Journal;
 use machinist_base::{digest::Digest, reason::Reason};
 
 /// Schema that this version writes.
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
 /// Oldest schema whose readers understand what this version writes.
 const MIN_READER_SCHEMA: u32 = 1;
+/// The same while a deployment is tried: an older version would neither keep nor discard it.
+const MIN_TRIAL_READER_SCHEMA: u32 = 2;
 
 /// Reasons why a text cannot be used as a journal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +56,10 @@ impl Journal {
         let body = serde_json::to_vec(self)?;
         let header = Header {
             machinist_journal: SCHEMA_VERSION,
-            min_reader: MIN_READER_SCHEMA,
+            min_reader: match self.os_trial {
+                Some(_) => MIN_TRIAL_READER_SCHEMA,
+                None => MIN_READER_SCHEMA,
+            },
             checksum: Digest::of(&body),
         };
         let mut text = serde_json::to_vec(&header)?;
@@ -132,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_journal_of_a_newer_version_is_reported_as_such() {
-        let text = br#"{"machinistJournal":9,"minReader":2,"checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
+        let text = br#"{"machinistJournal":9,"minReader":3,"checksum":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
 "#;
-        assert_eq!(Journal::decode(text), Err(BadJournal::TooNew { needed: 2 }));
+        assert_eq!(Journal::decode(text), Err(BadJournal::TooNew { needed: 3 }));
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use super::KernelArguments;
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::{ImageRef, OsFacts};
+use machinist_plan::{ImageRef, OsFacts, OsUpdate};
 
 /// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
 /// deployment is removed.
@@ -107,4 +107,16 @@ pub struct DesiredDeployment {
     pub kernel_type: KernelType,
     /// The complete set of extensions.
     pub extensions: BTreeSet<String>,
+}
+
+impl From<OsUpdate> for DesiredDeployment {
+    fn from(update: OsUpdate) -> Self {
+        Self {
+            kernel_arguments: KernelArguments {
+                remove: update.remove_arguments,
+                append: update.append_arguments,
+            },
+            ..Self::default()
+        }
+    }
 }

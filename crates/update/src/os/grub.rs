@@ -8,6 +8,8 @@
 mod error;
 mod host_files;
 mod kept_arguments;
+mod new_entry;
+mod obstacles;
 mod state;
 mod trial_entry;
 
@@ -17,22 +19,31 @@ use self::{
     error::GrubError,
     host_files::HostFiles,
     kept_arguments::{KeptArguments, joined},
+    new_entry::NewEntry,
+    obstacles::grub_mkconfig,
     state::{
         DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments,
         path,
     },
-    trial_entry::{id_of, staged_id, with_block, without_trial},
+    trial_entry::{staged_id, with_block},
 };
+pub(super) use self::{new_entry::check, obstacles::obstacle};
 use super::{
-    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, KernelType, OsError,
-    OsProvider, ProviderStep,
+    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
+    ProviderStep,
 };
 use machinist_boot_loader::grub::{
-    BootError, EnvironmentBlock, GrubFiles as _, SimulatedGrub, kernel_command_line,
+    BootError, EnvironmentBlock, GrubFiles as _, kernel_command_line,
 };
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{HostKind, ImageRef, OsCapabilities};
 use machinist_rootfs::Root;
+
+/// What the provider can change.
+pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
+    kernel_arguments: true,
+    ..OsCapabilities::without_provider(HostKind::Packages)
+};
 
 /// Where grub-mkconfig writes the new configuration.
 const NEW_CONFIG: &str = "/boot/grub/machinist-new.cfg";
@@ -106,54 +117,17 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     fn stage_entry(&self, wanted: &DesiredDeployment) -> Result<Option<DeploymentId>, GrubError> {
-        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
-        if !is_default || wanted.kernel_type != KernelType::Default {
-            return Err(GrubError::Unsupported);
-        }
         let state = GrubState::read(&self.root)?;
-        let booted = state.booted();
-        let arguments = wanted.kernel_arguments.over(&booted.kernel_arguments);
         self.settle(&state)?;
-        if arguments == booted.kernel_arguments {
+        let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
             self.remove_entry(&state)?;
             return Ok(None);
+        };
+        if let Some(custom) = entry.custom {
+            self.lock_entry(&state)?;
+            self.replace(&in_prefix("custom.cfg"), &custom, 0o600)?;
         }
-        own_arguments(state.of_host()?, &arguments)?;
-        let kernel = state.selected.kernel.clone();
-        let id = id_of(&kernel, &arguments);
-        let same = state.staged(&self.root);
-        let same = same.filter(|staged| staged.deployment.id.as_str() == id);
-        if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
-            return Ok(Some(DeploymentId::new(id)));
-        }
-        let default = HostFiles::new(&self.root).with_default(&state.block)?;
-        let mut grub = SimulatedGrub::new(&default, PREFIX);
-        let name = state.selected.entry.join(">");
-        let unusual = || GrubError::UnusualEntry(name.clone());
-        let body = grub.booted_source()?.ok_or_else(unusual)?;
-        let entry = trial_entry::entry(&id, &body, &kernel, &arguments)?.ok_or_else(unusual)?;
-        let custom = with_block(&state.custom, Some(&entry));
-        self.check_entry(&state, &custom, &id, &arguments)?;
-        self.lock_entry(&state)?;
-        self.replace(&in_prefix("custom.cfg"), &custom, 0o600)?;
-        Ok(Some(DeploymentId::new(id)))
-    }
-
-    /// Checks by a simulated boot that the entry would boot with the arguments.
-    fn check_entry(
-        &self,
-        state: &GrubState,
-        custom: &str,
-        id: &str,
-        arguments: &KernelCommandLine,
-    ) -> Result<(), GrubError> {
-        let mut block = state.block.clone();
-        block.set(NEXT_ENTRY, id);
-        let files = HostFiles::new(&self.root).with_block(&block)?;
-        let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
-        let boot = boot(&files)?;
-        let (found, _) = without_trial(&kernel_command_line(&boot.command_line));
-        has_arguments(&found, arguments)
+        Ok(Some(DeploymentId::new(entry.id)))
     }
 
     /// Writes the file and a new grub.cfg for these arguments, and makes them those of every boot.
@@ -178,9 +152,10 @@ impl<C: HostCommand> GrubProvider<C> {
     ) -> Result<(), GrubError> {
         let new = path(NEW_CONFIG)?;
         self.root.remove_tree(&new)?;
+        let program = grub_mkconfig(&self.root).ok_or(GrubError::NoMkconfig)?;
         let made = self
             .commands
-            .run("grub-mkconfig", &["-o", NEW_CONFIG], MKCONFIG_TIMEOUT)
+            .run(&program, &["-o", NEW_CONFIG], MKCONFIG_TIMEOUT)
             .await;
         let checked = made.map_err(GrubError::Mkconfig).and_then(|()| {
             let text = HostFiles::new(&self.root).text(NEW_CONFIG);
@@ -200,12 +175,10 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 }
 
+#[async_trait::async_trait]
 impl<C: HostCommand> OsProvider for GrubProvider<C> {
     fn capabilities(&self) -> OsCapabilities {
-        OsCapabilities {
-            kernel_arguments: true,
-            ..OsCapabilities::without_provider(HostKind::Packages)
-        }
+        CAPABILITIES
     }
 
     async fn observe(&self) -> Result<Deployments, OsError> {

@@ -2,8 +2,8 @@
 //!
 //! Hosts differ in the program that changes these: bootc, rpm-ostree, or a package manager. Each kind of host has a
 //! [`OsProvider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
-//! suite. The update does not stage deployments yet, so [`capabilities`] registers no provider and reports only the kind
-//! of host, and a plan refuses every change of the operating system with a named reason.
+//! suite. Hosts without a provider report only their kind, and a plan refuses every change of the operating system with a
+//! named reason.
 //!
 //! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
 //! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is *locked* until
@@ -27,11 +27,40 @@ pub use self::{
     kernel_arguments::KernelArguments,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
 };
-use machinist_plan::OsCapabilities;
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_ignition::Refusal;
+use machinist_plan::{HostKind, OsCapabilities, OsUpdate};
 use machinist_rootfs::Root;
+use std::sync::Arc;
 
-/// Returns what can be changed in the operating system below `root`. This is the only place that decides it: a
-/// built-in provider is registered here for its kind of host, with its [`OsProvider::capabilities`].
+/// Returns what can be changed in the operating system below `root`. This and [`provider`] are the only places that
+/// decide it. An offline root has no boot loader that runs, so nothing can be changed there.
 pub fn capabilities(root: &Root) -> OsCapabilities {
-    OsCapabilities::without_provider(host_kind(root))
+    let none = OsCapabilities::without_provider(host_kind(root));
+    if none.host != HostKind::Packages || !root.is_live() {
+        return none;
+    }
+    match grub::obstacle(root) {
+        None => grub::CAPABILITIES,
+        obstacle => OsCapabilities { obstacle, ..none },
+    }
+}
+
+/// Returns why the deployment of a plan cannot be staged on this host, which the plan must know before the node is
+/// drained.
+pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Refusal> {
+    if can.host != HostKind::Packages || !can.has_provider() {
+        return None;
+    }
+    let error = grub::check(root, &update.clone().into()).err()?;
+    let message = chain(&error);
+    Some(Refusal::new(Reason::NoProviderForKernelArguments, message).field("kernelArguments"))
+}
+
+/// Returns the built-in provider of the host below `root`; `None` if it has none.
+pub fn provider(root: &Root, commands: impl HostCommand) -> Option<Arc<dyn OsProvider>> {
+    match capabilities(root).has_provider() {
+        true => Some(Arc::new(GrubProvider::new(root.clone(), commands))),
+        false => None,
+    }
 }

@@ -1,6 +1,6 @@
 //! Defines the interface between the update and the program that changes the operating system.
 
-use std::{error::Error, fmt, future::Future, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
 use super::{DeploymentId, Deployments, DesiredDeployment};
 use machinist_base::reason::Reason;
@@ -124,48 +124,45 @@ pub struct FetchedImage {
 /// Every step is idempotent and may be repeated by another process than the one that began it: a provider reads the
 /// state from the host and keeps none of its own. A step that fails or is interrupted leaves the booted deployment
 /// and the fallback unchanged. `tests/os/contract.rs` checks all of this for each provider.
+#[async_trait::async_trait]
 pub trait OsProvider: Send + Sync + 'static {
     /// Returns the kind of host, and what the provider can change on it. This depends on versions of the host's
     /// programs and on what its boot loader can write.
     fn capabilities(&self) -> OsCapabilities;
 
     /// Returns the current deployments.
-    fn observe(&self) -> impl Future<Output = Result<Deployments, OsError>> + Send;
+    async fn observe(&self) -> Result<Deployments, OsError>;
 
     /// Downloads an image to the host, so that staging needs no network. The update fetches before it drains the
     /// node.
-    fn fetch(
-        &self,
-        image: &ImageRef,
-        limit: Duration,
-    ) -> impl Future<Output = Result<FetchedImage, OsError>> + Send;
+    async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError>;
 
     /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
     /// identifier. Returns `None` if the booted deployment already matches `wanted`; then nothing remains staged. A
     /// staged deployment that already matches stays unchanged, including its lock.
-    fn stage(
+    async fn stage(
         &self,
         wanted: &DesiredDeployment,
         limit: Duration,
-    ) -> impl Future<Output = Result<Option<DeploymentId>, OsError>> + Send;
+    ) -> Result<Option<DeploymentId>, OsError>;
 
     /// Unlocks the staged deployment, so that the next boot, and only that one, enters it. `staged` must be its
     /// identifier.
-    fn unlock(&self, staged: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+    async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError>;
 
     /// Locks the staged deployment again, because the reboot does not happen now. It is not an error if none is
     /// staged.
-    fn lock(&self) -> impl Future<Output = Result<(), OsError>> + Send;
+    async fn lock(&self) -> Result<(), OsError>;
 
     /// Selects the booted deployment for every following boot, durably. `booted` must be its identifier. The
     /// deployment that was selected before becomes the fallback.
-    fn keep(&self, booted: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+    async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError>;
 
     /// Discards the staged deployment, locked or not, and one whose boot has failed. It is not an error if there is
     /// none.
-    fn discard(&self) -> impl Future<Output = Result<(), OsError>> + Send;
+    async fn discard(&self) -> Result<(), OsError>;
 
     /// Selects `to` for the next boot and every following one: the fallback, or the booted deployment, which cancels
     /// a rollback. Discards the staged deployment.
-    fn roll_back(&self, to: &DeploymentId) -> impl Future<Output = Result<(), OsError>> + Send;
+    async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError>;
 }

@@ -140,7 +140,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.progress.take_initial_effect();
+        let next = self.progress.take_initial_effect();
+        let mut next = self.resume_os(next).await?;
         loop {
             if !is_due(self.state.root(), &self.journal)? && !self.state.has_failed() {
                 break;
@@ -149,7 +150,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 _ if self.state.has_failed() => match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => break,
                     StateRecovery::At(effect) => {
-                        next = effect;
+                        next = self.resume_os(effect).await?;
                         continue;
                     }
                 },

@@ -21,13 +21,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !self.wait_for_guard(&stop).await? {
             return Ok(());
         }
-        let mut next = self.progress.take_initial_effect();
+        let next = self.progress.take_initial_effect();
+        let mut next = self.resume_os(next).await?;
         self.record_failed_units().await?;
         loop {
             if self.state.has_failed() {
                 match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => return Ok(()),
-                    StateRecovery::At(effect) => next = effect,
+                    StateRecovery::At(effect) => next = self.resume_os(effect).await?,
                 }
                 continue;
             }
@@ -54,7 +55,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         mut self,
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
-        let mut next = self.progress.take_initial_effect();
+        let next = self.progress.take_initial_effect();
+        let mut next = self.resume_os(next).await?;
         let mut has_planned = self.state.has_failed();
         let mut changed = self.changed_targets();
         loop {

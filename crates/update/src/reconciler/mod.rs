@@ -29,6 +29,7 @@ mod node_call_retry;
 mod node_drain;
 mod options;
 mod options_watch;
+mod os_trial;
 mod phase_progress;
 mod plan_state;
 mod planning;
@@ -47,7 +48,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 use super::{
-    crash_recovery::RecoverError, journal::Journal, service_port::Services, store::StoreError,
+    crash_recovery::RecoverError, journal::Journal, os::OsProvider, service_port::Services,
+    store::StoreError,
 };
 use desired_config_watch::DesiredConfigWatch;
 use drift::DriftState;
@@ -93,6 +95,8 @@ pub struct Reconciler<S, H> {
     services: Option<Arc<S>>,
     node: NodeDrain,
     host: HostInstall,
+    /// The provider of the host's operating system, if it has one.
+    os: Option<Arc<dyn OsProvider>>,
     hooks: Arc<H>,
     options: OptionsWatch,
     desired: DesiredConfigWatch,
@@ -144,6 +148,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             services: services.map(Arc::new),
             node: NodeDrain::default(),
             host: HostInstall::default(),
+            os: None,
             hooks: Arc::new(hooks),
             options: OptionsWatch::fixed(options),
             desired: DesiredConfigWatch::new(desired),

@@ -83,6 +83,8 @@ pub struct ReconcilerOptions {
     pub verify_timeout: Duration,
     /// Number of boots with an unverified update after which the update is undone.
     pub boot_attempts: u32,
+    /// The same for an update that changes the operating system.
+    pub os_boot_attempts: u32,
     /// How long an accepted reboot may take to happen.
     pub reboot_timeout: Duration,
     /// Time limit of a systemd job.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, node_call_retry::WaitEnd};
 use crate::{
     boot_id, crash_recovery,
-    journal::{Direction, RebootRecord, Transaction, UpdateFailure, kernel_of},
+    journal::{Direction, OsTrial, RebootRecord, Transaction, UpdateFailure, kernel_of},
     phase::PhaseEvent,
     service_port::{RebootKind, RebootMethod, ServiceError, Services},
 };
@@ -90,11 +90,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.record_failure(&RebootTimeoutError, Reason::RebootTimeout, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
-            self.record_attempts(&boot, kind, earlier + 1).await?;
             let Some(services) = self.services.clone() else {
                 self.record_failure(&NoServiceManagerError, Reason::ManagerUnreachable, false);
                 return Ok(Some(PhaseEvent::StepFailed));
             };
+            if let event @ Some(_) = self.prepare_request(&boot, kind, earlier + 1).await? {
+                return Ok(event);
+            }
             tracing::info!("requesting {kind}: {method:?}, attempt {}", earlier + 1);
             let Some((error, accepted)) = self.request_reboot(&*services, kind, method, stop).await
             else {
@@ -146,7 +148,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
+    /// Locks the deployment, and returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
     /// manager, or that an inhibitor lock blocked, is not counted.
     async fn delay_after(
         &mut self,
@@ -154,6 +156,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         boot: &str,
         unreachable: &mut u32,
     ) -> Result<Option<Duration>, UpdateError> {
+        self.lock_deployment().await?;
         match attempt.reason {
             Reason::RebootInhibited => {
                 self.record_attempts(boot, attempt.kind, attempt.earlier)
@@ -196,8 +199,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(now) = now.filter(|now| boot_at_start.as_ref() != Some(now)) else {
             return Ok(None);
         };
+        let trial = self.journal.os_trial.as_ref();
+        let counts = trial.is_none_or(OsTrial::counts_boots);
         for tx in &mut self.journal.transactions {
-            crash_recovery::count(tx, &now);
+            if counts {
+                crash_recovery::count(tx, &now);
+            }
         }
         self.save().await?;
         let top = self.journal.top().filter(|tx| tx.rebooted_since(&now));
@@ -217,6 +224,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             let forward = tx.direction == Direction::Forward;
             forward && !tx.restarted_since(boot) && !tx.wants_full_reboot()
         });
+        let enough = enough && self.journal.os_trial.is_none();
         match requested && enough && userspace_known && !self.has_next_root() {
             true => RebootKind::Soft,
             false => RebootKind::Full,
@@ -256,6 +264,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             });
         }
         self.save().await
+    }
+
+    /// Counts the attempt and unlocks the staged deployment. Returns an event if that fails.
+    async fn prepare_request(
+        &mut self,
+        boot: &str,
+        kind: RebootKind,
+        attempts: u32,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        self.record_attempts(boot, kind, attempts).await?;
+        self.arm_deployment().await
     }
 
     /// Returns whether a needed reboot may be requested now.

@@ -43,12 +43,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         {
             return Ok(Some(self.close_rollback().await?));
         }
+        let reason = self.rollback_reason();
+        let has_deployment = self.journal.os_trial.is_some();
+        let os_booted = match self.roll_back_deployment().await? {
+            Ok(is_booted) => is_booted,
+            Err(event) => return Ok(Some(event)),
+        };
         let booted_into = boot.as_deref().is_some_and(|boot| {
             let open = &self.journal.transactions;
-            open.iter()
-                .any(|tx| tx.booted_into || (!tx.reverted && tx.restarted_since(boot)))
+            open.iter().any(|tx| {
+                // A boot of the previous deployment matters only to files.
+                let matters = os_booted || !has_deployment || !tx.operations.is_empty();
+                let booted = !tx.reverted && tx.restarted_since(boot);
+                tx.booted_into || (booted && matters)
+            })
         });
-        let reason = self.rollback_reason();
         let code = reason.code;
         tracing::warn!(reason = %code, "{code}: rolling back to the previous config");
         let inhibitor = self.inhibit_shutdown().await;
@@ -84,6 +93,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Handles an update without a transaction: it failed before its intent, or was already undone.
     async fn end_without_transaction(&mut self) -> Result<PhaseEvent, UpdateError> {
+        if let Err(event) = self.roll_back_deployment().await? {
+            return Ok(event);
+        }
+        self.journal.os_trial = None;
         let withdrawn = self.is_base_desired() || self.desired.is_blocked();
         if withdrawn {
             self.journal.failure = None;
@@ -211,6 +224,7 @@ fn record_outcome(
     withdrawn: bool,
 ) -> Result<(), crash_recovery::RecoverError> {
     let now = Timestamp::now();
+    journal.os_trial = None;
     let transactions = std::mem::take(&mut journal.transactions);
     for tx in &transactions {
         transaction::drop_staging(store.root(), tx)

@@ -37,6 +37,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(current) => current,
             Err(event) => return Ok(event),
         };
+        let config = machinist_ignition::digest(&planned.to);
+        let staged = self
+            .stage_deployment(config, planned.plan.os.as_ref())
+            .await;
+        let trial = match staged {
+            Ok(trial) => trial,
+            Err(event) => {
+                self.plan.set(planned);
+                return Ok(event);
+            }
+        };
         let devices = self.allocatable_before_update();
         let devices_disabled = self.has_disabled_devices();
         // The state that an unverified update has left is no reference for the next one.
@@ -56,6 +67,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 if devices_disabled || planned.plan.cost >= Cost::SoftReboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }
+                journal.os_trial = trial;
                 let options = StageOptions {
                     offline: !live,
                     chown,
@@ -163,6 +175,7 @@ fn is_covered(current: &Plan, approved: &Plan, observed: &PlanResult) -> bool {
     };
     current.actions.iter().all(is_approved)
         && (!current.drain || approved.drain)
+        && current.os == approved.os
         && root_operations(current, observed).eq(root_operations(approved, observed))
 }
 

@@ -55,9 +55,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Handles an unhealthy machine: requests another boot, because the cause may be transient; after
     /// `update.bootAttempts` boots, the update fails. Requests no boot if reboots are left to an operator.
     fn handle_unhealthy(&mut self, regressions: Vec<Regression>) -> PhaseEvent {
-        let open = self.journal.transactions.iter();
-        let boots = open.map(|tx| tx.boots).max().unwrap_or_default();
-        let may_reboot = boots < self.options.current().boot_attempts && self.has_booted();
+        let boots = self.counted_boots();
+        let may_reboot = boots < self.boot_attempts() && self.has_booted();
         let error = HealthRegressedError(regressions);
         if !may_reboot || self.options.leaves_reboots_to_operators() {
             self.record_failure(&error, Reason::HealthRegressed, false);
@@ -143,6 +142,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
     async fn complete(&mut self) -> Result<PhaseEvent, UpdateError> {
+        if let Some(event) = self.keep_deployment().await {
+            return Ok(event);
+        }
         let completed = self
             .blocking(
                 |store, journal| -> Result<(), crash_recovery::RecoverError> {

@@ -42,6 +42,9 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
         journal.base = Some(tx.to.clone());
     }
     journal.transactions = transactions;
+    if let Some(trial) = journal.os_trial.take() {
+        journal.kernel_arguments = trial.append_arguments;
+    }
     journal.failure = None;
     forget_labels(journal);
     Ok(())

@@ -27,6 +27,8 @@ pub(super) enum GrubError {
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
+    #[error("grub-mkconfig is not installed")]
+    NoMkconfig,
     #[error("grub-mkconfig failed")]
     Mkconfig(#[source] Box<dyn Error + Send + Sync>),
 }

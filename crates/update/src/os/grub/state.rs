@@ -26,7 +26,7 @@ pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/99-machinist.cfg";
 pub(super) const NEXT_ENTRY: &str = "next_entry";
 
 /// Maximum length of /proc/cmdline.
-const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
+pub(super) const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
 /// The deployments, as the files describe them.
 pub(super) struct GrubState {

@@ -11,8 +11,9 @@ const END: &str = "### END machinist ###";
 /// `machinist`.
 const TRIAL_MARK: &str = "machinist.trial";
 
-/// Makes a kernel that panics restart the machine, so that the boot loader enters the previous deployment.
-const PANIC_TIMEOUT: &str = "panic=10";
+/// Makes a boot that fails restart the machine, so that the boot loader enters the previous deployment: a kernel that
+/// panics, initramfs-tools without a root file system (both by `panic`), and dracut.
+const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot";
 
 /// The identifier of a deployment: its kernel and its arguments, however they are spelled.
 pub(super) fn id_of(kernel: &str, arguments: &KernelCommandLine) -> String {
@@ -31,7 +32,7 @@ pub(super) fn id_of(kernel: &str, arguments: &KernelCommandLine) -> String {
 pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelCommandLine {
     let mut all = arguments.clone();
     all.append(&KernelCommandLine::parse(&format!(
-        "{PANIC_TIMEOUT} {TRIAL_MARK}={id}"
+        "{RESTART_ARGUMENTS} {TRIAL_MARK}={id}"
     )));
     all
 }
@@ -44,7 +45,7 @@ pub(super) fn without_trial(arguments: &KernelCommandLine) -> (KernelCommandLine
     };
     let mut all = arguments.clone();
     all.remove_last(mark);
-    for own in KernelCommandLine::parse(PANIC_TIMEOUT).iter() {
+    for own in KernelCommandLine::parse(RESTART_ARGUMENTS).iter() {
         all.remove_last(own);
     }
     (all, true)

@@ -1,0 +1,77 @@
+//! Defines the journal's record of a deployment that an unverified update has staged.
+
+use serde::{Deserialize, Serialize};
+
+use machinist_base::digest::Digest;
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::OsUpdate;
+
+/// A deployment of the operating system that is tried before it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OsTrial {
+    /// Digest of the config that it belongs to.
+    pub config: Digest,
+    /// The provider's identifier of the deployment.
+    pub deployment: String,
+    /// The deployment to which a rollback returns.
+    pub previous: String,
+    /// Its progress.
+    pub state: OsTrialState,
+    /// Kernel arguments of the previous deployment that it does not have.
+    pub remove_arguments: String,
+    /// Kernel arguments that it has besides those of the host.
+    pub append_arguments: String,
+    /// Number of reboots that did not run the boot loader.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bypassed: u32,
+}
+
+/// Progress of a trial. It is durable before the step that it describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OsTrialState {
+    /// The deployment is locked: no boot enters it.
+    Staged,
+    /// It is unlocked, or is being unlocked, for the reboot that was requested.
+    Armed,
+    /// The machine has booted into it. It may have been kept.
+    Booted,
+    /// It has failed and is being discarded, or taken back.
+    RollingBack,
+}
+
+impl OsTrial {
+    /// Records a deployment that was staged for this update.
+    pub fn new(config: Digest, deployment: &str, previous: &str, update: &OsUpdate) -> Self {
+        Self {
+            config,
+            deployment: deployment.to_owned(),
+            previous: previous.to_owned(),
+            state: OsTrialState::Staged,
+            remove_arguments: update.remove_arguments.to_string(),
+            append_arguments: update.append_arguments.to_string(),
+            bypassed: 0,
+        }
+    }
+
+    /// Returns what the deployment changes.
+    pub fn update(&self) -> OsUpdate {
+        OsUpdate {
+            remove_arguments: KernelCommandLine::parse(&self.remove_arguments),
+            append_arguments: KernelCommandLine::parse(&self.append_arguments),
+        }
+    }
+
+    /// Returns whether a boot since the commit is an attempt at the deployment.
+    pub const fn counts_boots(&self) -> bool {
+        matches!(self.state, OsTrialState::Armed | OsTrialState::Booted)
+    }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,82 @@
+//! Computes the menu entry of a new deployment, without writing it.
+
+use super::{
+    error::GrubError,
+    host_files::HostFiles,
+    state::{GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments},
+    trial_entry::{self, id_of, with_block, without_trial},
+};
+use crate::os::{DesiredDeployment, KernelType, OsError, ProviderStep};
+use machinist_boot_loader::grub::{SimulatedGrub, kernel_command_line};
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::Root;
+
+/// The menu entry of a new deployment.
+pub(super) struct NewEntry {
+    pub(super) id: String,
+    /// The text of custom.cfg with the entry; `None` if it is there already.
+    pub(super) custom: Option<String>,
+}
+
+/// Returns whether the deployment could be staged on the host below `root`; changes nothing.
+pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<(), OsError> {
+    let entry = GrubState::read(root).and_then(|state| NewEntry::of(root, &state, wanted));
+    entry
+        .map(drop)
+        .map_err(|error| error.at(ProviderStep::Stage))
+}
+
+impl NewEntry {
+    /// Returns the entry; `None` if the machine runs on such a deployment already.
+    pub(super) fn of(
+        root: &Root,
+        state: &GrubState,
+        wanted: &DesiredDeployment,
+    ) -> Result<Option<Self>, GrubError> {
+        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
+        if !is_default || wanted.kernel_type != KernelType::Default {
+            return Err(GrubError::Unsupported);
+        }
+        let booted = state.booted();
+        let arguments = wanted.kernel_arguments.over(&booted.kernel_arguments);
+        if arguments == booted.kernel_arguments {
+            return Ok(None);
+        }
+        own_arguments(state.of_host()?, &arguments)?;
+        let kernel = state.selected.kernel.clone();
+        let id = id_of(&kernel, &arguments);
+        let same = state.staged(root);
+        let same = same.filter(|staged| staged.deployment.id.as_str() == id);
+        if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
+            return Ok(Some(Self { id, custom: None }));
+        }
+        let default = HostFiles::new(root).with_default(&state.block)?;
+        let mut grub = SimulatedGrub::new(&default, PREFIX);
+        let name = state.selected.entry.join(">");
+        let unusual = || GrubError::UnusualEntry(name.clone());
+        let body = grub.booted_source()?.ok_or_else(unusual)?;
+        let entry = trial_entry::entry(&id, &body, &kernel, &arguments)?.ok_or_else(unusual)?;
+        let custom = with_block(&state.custom, Some(&entry));
+        check_entry(root, state, &custom, (&id, &arguments))?;
+        Ok(Some(Self {
+            id,
+            custom: Some(custom),
+        }))
+    }
+}
+
+/// Checks by a simulated boot that the entry would boot with the arguments.
+fn check_entry(
+    root: &Root,
+    state: &GrubState,
+    custom: &str,
+    (id, arguments): (&str, &KernelCommandLine),
+) -> Result<(), GrubError> {
+    let mut block = state.block.clone();
+    block.set(NEXT_ENTRY, id);
+    let files = HostFiles::new(root).with_block(&block)?;
+    let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
+    let boot = boot(&files)?;
+    let (found, _) = without_trial(&kernel_command_line(&boot.command_line));
+    has_arguments(&found, arguments)
+}

@@ -1,0 +1,171 @@
+//! Checks whether GRUB can try a deployment on this host.
+
+use machinist_base::abs_path::AbsPath;
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::ProviderObstacle;
+use machinist_rootfs::Root;
+
+use super::state::{MAX_COMMAND_LINE_BYTES, PREFIX, in_prefix};
+
+/// The places of grub-mkconfig: Debian, then distributions with merged directories.
+const MKCONFIG_PATHS: [&str; 2] = ["/usr/sbin/grub-mkconfig", "/usr/bin/grub-mkconfig"];
+
+/// The file systems on which `save_env` can write: the rest is read-only in GRUB, or has no fixed blocks.
+const WRITABLE_FILESYSTEMS: [&str; 6] = ["ext2", "ext3", "ext4", "xfs", "vfat", "msdos"];
+
+/// The mounts of the host, also where this process has others.
+const MOUNTS_PATH: &str = "/proc/1/mountinfo";
+
+/// Maximum length of files of the kernel.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// Returns the path of grub-mkconfig.
+pub(in crate::os) fn grub_mkconfig(root: &Root) -> Option<String> {
+    let exists = |path: &&str| is_there(root, path);
+    let found = MKCONFIG_PATHS.iter().find(|path| exists(path));
+    found.map(|path| (*path).to_owned())
+}
+
+/// Returns why GRUB cannot try a deployment here. What cannot be read counts as an obstacle.
+pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
+    if !is_there(root, &in_prefix("grub.cfg")) {
+        return Some(ProviderObstacle::NoGrub);
+    }
+    if grub_mkconfig(root).is_none() {
+        return Some(ProviderObstacle::NoGrubMkconfig);
+    }
+    let running = text(root, "/proc/cmdline", MAX_COMMAND_LINE_BYTES);
+    let running = KernelCommandLine::parse(&running);
+    if !running.iter().any(|one| one.name() == "BOOT_IMAGE") {
+        return Some(ProviderObstacle::OtherLoader);
+    }
+    let kexec = text(root, "/etc/default/kexec", MAX_FILE_BYTES);
+    if kexec.lines().any(loads_kexec) {
+        return Some(ProviderObstacle::Kexec);
+    }
+    let mounts = text(root, MOUNTS_PATH, MAX_FILE_BYTES);
+    match mount_of(&mounts, PREFIX) {
+        Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
+            Some(ProviderObstacle::GrubFileSystem)
+        }
+        Some(mount) if is_plain_device(root, mount.device) => None,
+        Some(_) => Some(ProviderObstacle::GrubBlockDevice),
+        None => Some(ProviderObstacle::GrubFileSystem),
+    }
+}
+
+/// Returns whether the line of kexec-tools' settings makes reboots load the kernel without the boot loader.
+fn loads_kexec(line: &str) -> bool {
+    let value = line.trim().strip_prefix("LOAD_KEXEC=");
+    value.is_some_and(|value| value.trim_matches(['"', '\'']) == "true")
+}
+
+struct Mount<'t> {
+    /// Major and minor number.
+    device: &'t str,
+    fs_type: &'t str,
+}
+
+/// Returns the mount of a path (proc_pid_mountinfo(5)): the last one on the longest mount point.
+fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'t>> {
+    let path = AbsPath::new(path).ok()?;
+    let lines = mounts.lines().filter_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let device = fields.next()?;
+        // A mount point with an escaped blank cannot be above this path.
+        let top = AbsPath::new(fields.nth(1)?).ok()?;
+        let fs_type = source.split(' ').next()?;
+        let depth = top.components().count();
+        path.is_under(&top)
+            .then_some((depth, Mount { device, fs_type }))
+    });
+    // Of several equal ones, this is the last.
+    lines
+        .max_by_key(|(depth, _)| *depth)
+        .map(|(_, mount)| mount)
+}
+
+/// Returns whether GRUB reaches the device without a layer that it can only read: LVM, RAID, encryption. Multipath is one
+/// disk to the firmware.
+fn is_plain_device(root: &Root, device: &str) -> bool {
+    let directory = format!("/sys/dev/block/{device}");
+    let is_mapped = is_there(root, &format!("{directory}/dm"));
+    let uuid = text(root, &format!("{directory}/dm/uuid"), MAX_FILE_BYTES);
+    let is_multipath = uuid.starts_with("mpath-") || uuid.starts_with("part");
+    is_there(root, &directory)
+        && (!is_mapped || is_multipath)
+        && !is_there(root, &format!("{directory}/md"))
+}
+
+fn is_there(root: &Root, path: &str) -> bool {
+    let path = AbsPath::new(path).ok();
+    path.is_some_and(|path| matches!(root.stat(&path), Ok(Some(_))))
+}
+
+fn text(root: &Root, path: &str, most: u64) -> String {
+    let path = AbsPath::new(path).ok();
+    path.and_then(|path| root.read_text(&path, most).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+23 22 0:21 / /proc rw - proc proc rw
+31 22 253:0 / /boot rw - ext4 /dev/mapper/boot rw
+32 22 8:2 / /data\\040x rw - btrfs /dev/sda2 rw
+";
+
+    #[test]
+    fn the_mount_of_a_path_is_the_one_on_the_longest_mount_point() {
+        let device = |path: &str| mount_of(MOUNTS, path).map(|mount| mount.device);
+        assert_eq!(device("/boot/grub"), Some("253:0"));
+        assert_eq!(device("/bootx/grub"), Some("8:1"));
+        assert_eq!(device("/etc"), Some("8:1"));
+        assert!(mount_of("", "/etc").is_none());
+        let over = format!("{MOUNTS}40 31 8:9 / /boot rw - vfat /dev/sda9 rw\n");
+        let mount = mount_of(&over, "/boot/grub").unwrap();
+        assert_eq!((mount.device, mount.fs_type), ("8:9", "vfat"));
+    }
+
+    #[test]
+    fn every_obstacle_to_grub_is_found() {
+        let host = tempfile::tempdir().unwrap();
+        let root = Root::open(host.path()).unwrap();
+        let write = |path: &str, text: &str| {
+            let path = AbsPath::new(format!("/{path}")).unwrap();
+            root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+            root.replace(&path, text.as_bytes(), 0o644).unwrap();
+        };
+        let expect = |expected: Option<ProviderObstacle>| assert_eq!(obstacle(&root), expected);
+        expect(Some(ProviderObstacle::NoGrub));
+        write("boot/grub/grub.cfg", "");
+        expect(Some(ProviderObstacle::NoGrubMkconfig));
+        write("usr/sbin/grub-mkconfig", "");
+        write("proc/cmdline", "root=/dev/sda1 ro\n");
+        expect(Some(ProviderObstacle::OtherLoader));
+        write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro\n");
+        write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+        expect(Some(ProviderObstacle::GrubBlockDevice));
+        write("sys/dev/block/8:1/dev", "8:1\n");
+        expect(None);
+        write("etc/default/kexec", "LOAD_KEXEC=false\n");
+        expect(None);
+        write("etc/default/kexec", "# on\nLOAD_KEXEC=\"true\"\n");
+        expect(Some(ProviderObstacle::Kexec));
+        write("etc/default/kexec", "");
+        write("sys/dev/block/8:1/dm/uuid", "LVM-x\n");
+        expect(Some(ProviderObstacle::GrubBlockDevice));
+        write("sys/dev/block/8:1/dm/uuid", "part1-mpath-x\n");
+        expect(None);
+        write(
+            "proc/1/mountinfo",
+            "22 1 0:30 / / rw - btrfs /dev/sda1 rw\n",
+        );
+        expect(Some(ProviderObstacle::GrubFileSystem));
+    }
+}

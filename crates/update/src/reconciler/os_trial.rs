@@ -1,0 +1,420 @@
+//! Stages, tries, keeps and rolls back the deployment of the operating system that belongs to an update.
+//!
+//! A deployment is staged locked before the commit, and unlocked for one boot immediately before each request for the
+//! reboot. The boot decides: a trial that was entered is judged like every boot and then kept; one that never reached
+//! userspace has made the boot loader return to the previous deployment; and a boot that nobody armed is no attempt.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Reconciler, ReconcilerHooks, UpdateError};
+use crate::{
+    journal::{Direction, OsTrial, OsTrialState},
+    os::{Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    phase::{PhaseEffect, PhaseEvent},
+    service_port::Services,
+};
+use machinist_base::{digest::Digest, error_chain::chain, reason::Reason};
+use machinist_plan::OsUpdate;
+
+/// Number of attempts to list the deployments after a boot.
+const MAX_OBSERVATIONS: u32 = 5;
+
+/// Delay between two of them.
+const OBSERVATION_RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Number of reboots without the boot loader after which the update fails.
+const MAX_BYPASSED_REBOOTS: u32 = 2;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the boot into the new deployment failed: the boot loader returned to the previous deployment"
+)]
+struct BootFailedError;
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the machine rebooted without its boot loader, such as by kexec, and so without the new deployment"
+)]
+struct LoaderBypassedError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the staged deployment cannot be changed: no provider on this host")]
+struct NoProviderError;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the boot loader still selects the deployment {0} after the new one was kept")]
+struct NotKeptError(String);
+
+/// A failure in a step of the provider.
+struct StepFailure {
+    error: Box<dyn std::error::Error + Send + Sync>,
+    reason: Reason,
+    retryable: bool,
+}
+
+impl From<OsError> for StepFailure {
+    fn from(error: OsError) -> Self {
+        Self {
+            reason: error.reason(),
+            retryable: error.is_retryable(),
+            error: error.into(),
+        }
+    }
+}
+
+impl StepFailure {
+    fn no_provider() -> Self {
+        Self {
+            error: NoProviderError.into(),
+            reason: Reason::OSStepFailed,
+            retryable: false,
+        }
+    }
+}
+
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Adds the provider of the host's operating system.
+    #[must_use]
+    pub fn with_os_provider(mut self, provider: Option<Arc<dyn OsProvider>>) -> Self {
+        self.os = provider;
+        self
+    }
+
+    /// Stages the deployment of a plan, locked. A plan without one discards what an earlier plan has staged, unless the
+    /// machine runs on it. Returns the record for the journal.
+    pub(super) async fn stage_deployment(
+        &mut self,
+        config: Digest,
+        update: Option<&OsUpdate>,
+    ) -> Result<Option<OsTrial>, PhaseEvent> {
+        let staged = self.try_stage(config, update).await;
+        staged.map_err(|failure| {
+            self.record_failure(&*failure.error, failure.reason, failure.retryable);
+            PhaseEvent::StepFailed
+        })
+    }
+
+    async fn try_stage(
+        &self,
+        config: Digest,
+        update: Option<&OsUpdate>,
+    ) -> Result<Option<OsTrial>, StepFailure> {
+        let open = self.journal.os_trial.clone();
+        let is_booted = |trial: &OsTrial| trial.state == OsTrialState::Booted;
+        let Some(provider) = self.os.clone() else {
+            return match (open, update) {
+                (None, None) => Ok(None),
+                _ => Err(StepFailure::no_provider()),
+            };
+        };
+        let Some(update) = update else {
+            if let Some(trial) = open.filter(is_booted) {
+                return Ok(Some(OsTrial { config, ..trial }));
+            }
+            self.run_responsive(provider.discard()).await?;
+            return Ok(None);
+        };
+        let deployments = self.run_responsive(provider.observe()).await?;
+        let wanted = DesiredDeployment::from(update.clone());
+        let staged = self.run_responsive(provider.stage(&wanted, STEP_TIMEOUT));
+        let booted = open.filter(is_booted);
+        Ok(match staged.await? {
+            Some(id) => {
+                tracing::info!("staged the deployment {id}");
+                let previous = deployments.next.as_str();
+                Some(OsTrial::new(config, id.as_str(), previous, update))
+            }
+            // The machine runs on it already.
+            None => booted.map(|trial| OsTrial {
+                state: OsTrialState::Booted,
+                ..OsTrial::new(config, &trial.deployment, &trial.previous, update)
+            }),
+        })
+    }
+
+    /// Discards a staged deployment that no open update has: the previous process ended before it could record or
+    /// discard it.
+    async fn discard_leftover(&mut self) -> Result<(), UpdateError> {
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.discard()).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+        if self.journal.os_trial.take().is_some() {
+            self.save().await?;
+        }
+        Ok(())
+    }
+
+    /// Continues a trial after a start of this process: finds out what the last boot was, and returns the effect with
+    /// which the update continues.
+    pub(super) async fn resume_os(
+        &mut self,
+        next: Option<PhaseEffect>,
+    ) -> Result<Option<PhaseEffect>, UpdateError> {
+        if self.state.has_failed() || self.state.is_held_by_guard() {
+            return Ok(next);
+        }
+        let Some(top) = self.journal.top() else {
+            self.discard_leftover().await?;
+            return Ok(next);
+        };
+        let (is_forward, config) = (top.direction == Direction::Forward, top.to.digest);
+        let Some(trial) = self.journal.os_trial.clone().filter(|_| is_forward) else {
+            return Ok(next);
+        };
+        if trial.config != config {
+            // A crash interrupted the staging of a later config, which replaced the deployment of this one.
+            self.discard_leftover().await?;
+            return Ok(next);
+        }
+        if trial.state == OsTrialState::RollingBack {
+            return Ok(self.fail_trial());
+        }
+        if !self.has_booted() {
+            return Ok(next);
+        }
+        let deployments = match self.observe_after_boot().await {
+            Ok(deployments) => deployments,
+            Err(failure) => {
+                self.record_failure(&*failure.error, failure.reason, false);
+                return Ok(self.fail_trial());
+            }
+        };
+        if deployments.booted.id.as_str() == trial.deployment {
+            if trial.state != OsTrialState::Booted {
+                self.set_trial_state(OsTrialState::Booted);
+                self.save().await?;
+            }
+            return Ok(next);
+        }
+        self.resume_in_previous(&trial, &deployments).await
+    }
+
+    /// Continues on a machine that has booted the previous deployment.
+    async fn resume_in_previous(
+        &mut self,
+        trial: &OsTrial,
+        deployments: &Deployments,
+    ) -> Result<Option<PhaseEffect>, UpdateError> {
+        let staged = deployments.staged.as_ref();
+        let is_unlocked = staged.is_some_and(|staged| {
+            staged.deployment.id.as_str() == trial.deployment && !staged.locked
+        });
+        if !trial.counts_boots() {
+            tracing::info!(
+                "another program rebooted the machine; the new deployment is not tried yet"
+            );
+        } else if trial.state == OsTrialState::Armed && is_unlocked {
+            self.uncount_boot();
+            self.lock_deployment().await?;
+            let bypassed = trial.bypassed + 1;
+            if let Some(trial) = &mut self.journal.os_trial {
+                trial.bypassed = bypassed;
+            }
+            if bypassed >= MAX_BYPASSED_REBOOTS {
+                self.record_failure(&LoaderBypassedError, Reason::LoaderBypassed, false);
+                return Ok(self.fail_trial());
+            }
+            tracing::warn!(reason = %Reason::LoaderBypassed, "{LoaderBypassedError}");
+        } else {
+            let boots = self.counted_boots();
+            if boots >= self.boot_attempts() {
+                self.record_failure(&BootFailedError, Reason::OSBootFailed, false);
+                return Ok(self.fail_trial());
+            }
+            tracing::error!(reason = %Reason::OSBootFailed, boots, "{BootFailedError}");
+        }
+        // The files are in place, and the reboot into the deployment is still to come.
+        self.set_trial_state(OsTrialState::Staged);
+        let boot = self.boot_id();
+        for tx in &mut self.journal.transactions {
+            tx.committed_boot.clone_from(&boot);
+        }
+        self.save().await?;
+        Ok(self.resume())
+    }
+
+    async fn observe_after_boot(&self) -> Result<Deployments, StepFailure> {
+        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
+        for _ in 1..MAX_OBSERVATIONS {
+            match self.run_responsive(provider.observe()).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                    self.run_responsive(tokio::time::sleep(OBSERVATION_RETRY_DELAY))
+                        .await;
+                }
+                observed => return Ok(observed?),
+            }
+        }
+        Ok(self.run_responsive(provider.observe()).await?)
+    }
+
+    /// Rolls the update back, whose failure was recorded.
+    fn fail_trial(&mut self) -> Option<PhaseEffect> {
+        self.step(PhaseEvent::StepFailed)
+    }
+
+    /// Returns the number of boots after which an unhealthy update is rolled back.
+    pub(super) fn boot_attempts(&self) -> u32 {
+        let options = self.options.current();
+        match self.journal.os_trial.is_some() {
+            true => options.os_boot_attempts,
+            false => options.boot_attempts,
+        }
+    }
+
+    pub(super) fn counted_boots(&self) -> u32 {
+        let open = self.journal.transactions.iter();
+        open.map(|tx| tx.boots).max().unwrap_or_default()
+    }
+
+    fn uncount_boot(&mut self) {
+        let boot = self.boot_id();
+        for tx in &mut self.journal.transactions {
+            if tx.counted_boot.is_some() && tx.counted_boot == boot {
+                tx.counted_boot = None;
+                tx.boots = tx.boots.saturating_sub(1);
+            }
+        }
+    }
+
+    fn set_trial_state(&mut self, state: OsTrialState) {
+        if let Some(trial) = &mut self.journal.os_trial {
+            trial.state = state;
+        }
+    }
+
+    /// Unlocks the deployment for the reboot that is requested next. Stages it again if it is gone, such as after the
+    /// removal of its kernel. Returns an event if that fails.
+    pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
+        let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
+        if self.journal.os_trial.is_none() || !is_forward {
+            return Ok(None);
+        }
+        self.set_trial_state(OsTrialState::Armed);
+        self.save().await?;
+        let Err(failure) = self.try_unlock().await else {
+            return Ok(None);
+        };
+        self.record_failure(&*failure.error, failure.reason, failure.retryable);
+        self.lock_deployment().await?;
+        Ok(Some(match failure.retryable {
+            true => PhaseEvent::StepFailed,
+            false => PhaseEvent::Withdrawn,
+        }))
+    }
+
+    async fn try_unlock(&mut self) -> Result<(), StepFailure> {
+        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
+        let deployments = self.run_responsive(provider.observe()).await?;
+        let Some(trial) = self.journal.os_trial.clone() else {
+            return Ok(());
+        };
+        let id = |name: &str| crate::os::DeploymentId::new(name);
+        let unlocked = self
+            .run_responsive(provider.unlock(&id(&trial.deployment)))
+            .await;
+        let is_booted = deployments.booted.id.as_str() == trial.deployment;
+        match unlocked {
+            Err(OsError::DeploymentMissing { .. }) if !is_booted => {}
+            unlocked => return Ok(unlocked?),
+        }
+        tracing::warn!(
+            "the deployment {} is gone; staging it again",
+            trial.deployment
+        );
+        let wanted = DesiredDeployment::from(trial.update());
+        let staged = self.run_responsive(provider.stage(&wanted, STEP_TIMEOUT));
+        let Some(staged) = staged.await? else {
+            return Err(OsError::DeploymentMissing {
+                step: ProviderStep::Unlock,
+                id: id(&trial.deployment),
+            }
+            .into());
+        };
+        self.run_responsive(provider.unlock(&staged)).await?;
+        if let Some(trial) = &mut self.journal.os_trial {
+            trial.deployment = staged.as_str().to_owned();
+        }
+        Ok(())
+    }
+
+    /// Locks the deployment again, because the reboot does not happen now.
+    pub(super) async fn lock_deployment(&mut self) -> Result<(), UpdateError> {
+        let Some(trial) = &self.journal.os_trial else {
+            return Ok(());
+        };
+        if trial.state != OsTrialState::Armed {
+            return Ok(());
+        }
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.lock()).await
+        {
+            // The next boot would be an attempt.
+            tracing::error!(reason = %error.reason(), "{}", chain(&error));
+            return Ok(());
+        }
+        self.set_trial_state(match self.has_booted() {
+            true => OsTrialState::Booted,
+            false => OsTrialState::Staged,
+        });
+        self.save().await
+    }
+
+    /// Keeps the deployment that the machine runs on, after its boot was judged. Returns an event if that fails.
+    pub(super) async fn keep_deployment(&mut self) -> Option<PhaseEvent> {
+        let trial = self.journal.os_trial.clone()?;
+        let failure = self.try_keep(&trial).await.err()?;
+        self.record_failure(&*failure.error, failure.reason, false);
+        Some(PhaseEvent::StepFailed)
+    }
+
+    async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
+        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
+        let id = crate::os::DeploymentId::new(&trial.deployment);
+        self.run_responsive(provider.keep(&id)).await?;
+        let next = self.run_responsive(provider.observe()).await?.next;
+        if next != id {
+            return Err(StepFailure {
+                error: NotKeptError(next.to_string()).into(),
+                reason: Reason::OSStepFailed,
+                retryable: false,
+            });
+        }
+        tracing::info!("the boot loader selects the deployment {id} from now on");
+        Ok(())
+    }
+
+    /// Discards the deployment or takes it back, before the files are rolled back. Returns whether the machine runs on
+    /// it; an error event if that fails.
+    pub(super) async fn roll_back_deployment(
+        &mut self,
+    ) -> Result<Result<bool, PhaseEvent>, UpdateError> {
+        let Some(trial) = self.journal.os_trial.clone() else {
+            return Ok(Ok(false));
+        };
+        if trial.state != OsTrialState::RollingBack {
+            self.set_trial_state(OsTrialState::RollingBack);
+            self.save().await?;
+        }
+        let rolled_back = self.try_roll_back(&trial).await;
+        Ok(rolled_back.map_err(|failure| {
+            self.record_failure(&*failure.error, Reason::RollbackFailed, true);
+            PhaseEvent::RollbackFailed
+        }))
+    }
+
+    async fn try_roll_back(&self, trial: &OsTrial) -> Result<bool, StepFailure> {
+        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
+        let deployments = self.run_responsive(provider.observe()).await?;
+        let is = |id: &crate::os::DeploymentId| id.as_str() == trial.deployment;
+        if is(&deployments.next) {
+            let previous = crate::os::DeploymentId::new(&trial.previous);
+            self.run_responsive(provider.roll_back(&previous)).await?;
+        } else {
+            self.run_responsive(provider.discard()).await?;
+        }
+        Ok(is(&deployments.booted.id))
+    }
+}

@@ -1,0 +1,311 @@
+//! Updates that change kernel arguments, on a machine with GRUB: real files, a simulated boot loader.
+
+use std::time::Duration;
+
+use machinist_base::reason::Reason;
+use machinist_plan::{HostKind, OsCapabilities};
+use machinist_testkit::{
+    sandbox::{Sandbox, Written, conduct, config},
+    scripted_services::Script,
+};
+use machinist_update::{
+    journal::Outcome,
+    os::ProviderStep,
+    phase::Phase,
+    reconciler::{RebootPolicy, ReconcilerOptions},
+};
+
+use crate::{
+    os::grub_machine::{BEFORE, CUSTOM, GrubMachine},
+    update::{
+        harness::{Driver, boot, machine},
+        reboots::reboots,
+    },
+};
+
+/// A machine that boots through GRUB, and its service manager.
+struct Host {
+    sandbox: Sandbox,
+    grub: GrubMachine,
+    script: Script,
+    boots: u32,
+}
+
+fn with_arguments(name: &str, arguments: &[&str]) -> Written {
+    let mut wanted = config(name);
+    wanted.0.kernel_arguments = arguments.iter().map(|one| (*one).to_owned()).collect();
+    wanted
+}
+
+fn options(reboot: RebootPolicy) -> ReconcilerOptions {
+    let mut options = ReconcilerOptions {
+        reboot,
+        ..conduct(true)
+    };
+    options.capabilities.os = OsCapabilities {
+        kernel_arguments: true,
+        ..OsCapabilities::without_provider(HostKind::Packages)
+    };
+    options
+}
+
+impl Host {
+    fn new() -> Self {
+        let sandbox = machine();
+        let grub = GrubMachine::new(&sandbox.path("/"));
+        Self {
+            sandbox,
+            grub,
+            script: Script::new(),
+            boots: 1,
+        }
+    }
+
+    fn agent_with(&self, wanted: &Written, options: ReconcilerOptions) -> Driver {
+        let root = self.sandbox.root();
+        let provider = self.grub.agent();
+        Driver::on_os(&root, &self.script, provider, (wanted.desired(), options))
+    }
+
+    fn agent(&self, wanted: &Written) -> Driver {
+        self.agent_with(wanted, options(RebootPolicy::Auto))
+    }
+
+    /// Boots through the boot loader.
+    fn boot(&mut self) {
+        self.grub.boot();
+        self.kexec();
+    }
+
+    /// Boots the running kernel again, without the boot loader.
+    fn kexec(&mut self) {
+        self.boots += 1;
+        boot(&self.sandbox, &format!("boot-{}", self.boots));
+    }
+
+    /// The entry that the next boot enters once.
+    fn next_entry(&self) -> Option<String> {
+        let block = self.grub.read("boot/grub/grubenv");
+        let line = block
+            .lines()
+            .find_map(|line| line.strip_prefix("next_entry="));
+        line.filter(|entry| !entry.is_empty()).map(str::to_owned)
+    }
+
+    /// Runs the agent until it has requested the next reboot.
+    async fn until_reboot(&self, wanted: &Written) {
+        let before = reboots(&self.script);
+        let agent = self.agent(wanted);
+        self.script
+            .until_asked_times("reboot Logind", before + 1)
+            .await;
+        agent.stop().await;
+    }
+
+    /// Applies a config with one reboot.
+    async fn applied(&mut self, wanted: &Written) {
+        self.until_reboot(wanted).await;
+        self.boot();
+        let mut agent = self.agent(wanted);
+        let report = agent.until_on(wanted).await;
+        assert_eq!(report.updates[0].outcome, Outcome::Done);
+        agent.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn kernel_arguments_are_tried_by_one_boot_and_then_kept() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt", "\"a=b c\""]).file("/etc/app", "1\n", 0o644);
+    host.until_reboot(&one).await;
+    assert!(host.next_entry().is_some());
+    assert_eq!(host.grub.running(), BEFORE);
+    host.boot();
+    let after = format!("{BEFORE} nosmt \"a=b c\"");
+    assert_eq!(host.grub.running(), after);
+    let mut agent = host.agent(&one);
+    agent.until_on(&one).await;
+    agent.stop().await;
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+    for _ in 0..2 {
+        host.boot();
+        assert_eq!(host.grub.running(), after);
+    }
+    // The order counts, and what leaves the config is removed. What the host has by itself stays.
+    host.applied(&with_arguments("two", &["a=1", "\"a=b c\"", "quiet"]))
+        .await;
+    assert_eq!(host.grub.running(), format!("{BEFORE} a=1 \"a=b c\""));
+    let none = with_arguments("none", &[]);
+    host.applied(&none).await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    assert_eq!(reboots(&host.script), 3);
+}
+
+#[tokio::test]
+async fn a_boot_that_never_reaches_userspace_rolls_the_update_back_once() {
+    for with_file in [false, true] {
+        let mut host = Host::new();
+        let mut one = with_arguments("one", &["init=/bin/false"]);
+        if with_file {
+            one = one.file("/etc/app", "1\n", 0o644);
+        }
+        host.until_reboot(&one).await;
+        host.grub.panics(&host.next_entry().unwrap());
+        host.boot();
+        assert_eq!(host.grub.running(), BEFORE);
+        let mut agent = host.agent(&one);
+        if with_file {
+            // The boot has read the file.
+            host.script.until_asked_times("reboot Logind", 2).await;
+            agent.stop().await;
+            host.boot();
+            agent = host.agent(&one);
+        }
+        let report = agent.until_failed().await;
+        let failure = report.failure.as_ref().unwrap();
+        assert_eq!(failure.code, Reason::OSBootFailed);
+        assert!(!failure.retryable);
+        assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+        assert_eq!(host.sandbox.read("/etc/app"), None);
+        assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+        agent.stop().await;
+        // It is not tried again, but the next config is.
+        let mut agent = host.agent(&one);
+        agent.until_failed().await;
+        agent.stop().await;
+        assert_eq!(reboots(&host.script), 1 + usize::from(with_file));
+        host.applied(&with_arguments("two", &["nosmt"])).await;
+        assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    }
+}
+
+#[tokio::test]
+async fn a_reboot_that_nobody_armed_is_no_attempt() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    for _ in 0..3 {
+        let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+        agent
+            .until("pending", |report| report.phase == Phase::RebootPending)
+            .await;
+        agent.stop().await;
+        assert_eq!(host.next_entry(), None);
+        host.boot();
+        assert_eq!(host.grub.running(), BEFORE);
+    }
+    host.applied(&one).await;
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    assert_eq!(reboots(&host.script), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deployment_is_locked_while_the_reboot_is_inhibited() {
+    let mut host = Host::new();
+    host.script
+        .fails("reboot Logind", Reason::RebootInhibited, true);
+    let one = with_arguments("one", &["nosmt"]);
+    let mut agent = host.agent(&one);
+    agent.patience = Duration::from_secs(3600);
+    agent
+        .until("the inhibitor", |report| report.failure.is_some())
+        .await;
+    assert_eq!(host.next_entry(), None);
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    host.script.stop_failing("reboot Logind");
+    host.applied(&one).await;
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+}
+
+#[tokio::test]
+async fn a_reboot_without_the_boot_loader_is_repeated_once_and_then_reported() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.kexec();
+    host.until_reboot(&one).await;
+    assert_eq!(host.grub.running(), BEFORE);
+    host.kexec();
+    let mut agent = host.agent(&one);
+    let report = agent.until_failed().await;
+    let code = report.failure.as_ref().unwrap().code;
+    assert_eq!(code, Reason::LoaderBypassed);
+    assert_eq!(host.next_entry(), None);
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_trial_is_not_kept() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.script.failed(&["app.service"]);
+    let mut agent = host.agent(&one);
+    agent.patience = Duration::from_secs(3600);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    assert_eq!(host.next_entry(), None);
+    host.script.failed(&[]);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let mut agent = host.agent(&one);
+    let report = agent.until_failed().await;
+    let code = report.failure.as_ref().unwrap().code;
+    assert_eq!(code, Reason::HealthRegressed);
+    agent.stop().await;
+    assert_eq!(reboots(&host.script), 2);
+}
+
+#[tokio::test]
+async fn a_deployment_that_cannot_be_kept_fails_the_update() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.grub.fails_next(ProviderStep::Keep);
+    let agent = host.agent(&one);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let mut agent = host.agent(&one);
+    let report = agent.until_failed().await;
+    let code = report.failure.as_ref().unwrap().code;
+    assert_eq!(code, Reason::OSStepFailed);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_config_that_is_withdrawn_or_replaced_before_the_reboot_leaves_no_deployment() {
+    let mut host = Host::new();
+    let none = with_arguments("none", &[]);
+    let mut agent = host.agent_with(&none, options(RebootPolicy::Ask));
+    agent.until_on(&none).await;
+    agent.wants(&with_arguments("one", &["nosmt"]));
+    let pending =
+        |report: &machinist_update::reconciler::UpdateReport| report.phase == Phase::RebootPending;
+    agent.until("pending", pending).await;
+    agent.wants(&none);
+    agent.until_on(&none).await;
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+    agent.wants(&with_arguments("one", &["nosmt"]));
+    agent.until("pending", pending).await;
+    let two = with_arguments("two", &["mitigations=off"]);
+    agent.wants(&two);
+    let desired = machinist_ignition::digest(&two.0);
+    agent
+        .until("the other to be pending", |report| {
+            let desired_now = report.config.desired.as_ref().map(|name| name.digest);
+            pending(report) && desired_now == Some(desired)
+        })
+        .await;
+    agent.stop().await;
+    host.applied(&two).await;
+    assert_eq!(host.grub.running(), format!("{BEFORE} mitigations=off"));
+}
