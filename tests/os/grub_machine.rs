@@ -140,14 +140,24 @@ impl GrubMachine {
         fs::read_to_string(self.path(path)).unwrap_or_default()
     }
 
-    /// A provider whose file operations fail from this one on, like those of a machine that loses power.
-    pub(crate) fn agent_until(&self, operations: usize) -> GrubProvider<Programs> {
+    /// The root of a machine that loses power: file operations fail from this one on. Also returns their number.
+    pub(crate) fn root_until(&self, operations: usize) -> (Root, Arc<AtomicUsize>) {
         let done = Arc::new(AtomicUsize::new(0));
         let root = Root::open(&self.directory).unwrap();
+        let counted = Arc::clone(&done);
         let root = root.with_fault(Arc::new(move |_| {
-            let before = done.fetch_add(1, Ordering::Relaxed);
+            let before = counted.fetch_add(1, Ordering::Relaxed);
             (before >= operations).then(|| std::io::ErrorKind::Other.into())
         }));
+        (root, done)
+    }
+
+    /// A provider on a machine that loses power.
+    pub(crate) fn agent_until(&self, operations: usize) -> GrubProvider<Programs> {
+        self.agent_on(self.root_until(operations).0)
+    }
+
+    pub(crate) fn agent_on(&self, root: Root) -> GrubProvider<Programs> {
         let programs = Programs {
             directory: self.directory.clone(),
             failing: Failing::default(),

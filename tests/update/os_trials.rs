@@ -1,19 +1,24 @@
 //! Updates that change kernel arguments, on a machine with GRUB: real files, a simulated boot loader.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use machinist_base::reason::Reason;
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_testkit::{
-    sandbox::{Sandbox, Written, conduct, config},
+    sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
 use machinist_update::{
     journal::Outcome,
     os::ProviderStep,
     phase::Phase,
-    reconciler::{RebootPolicy, ReconcilerOptions},
+    reconciler::{RebootPolicy, Reconciler, ReconcilerOptions},
 };
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     os::grub_machine::{BEFORE, CUSTOM, GrubMachine},
@@ -100,6 +105,59 @@ impl Host {
             .until_asked_times("reboot Logind", before + 1)
             .await;
         agent.stop().await;
+    }
+
+    /// Runs the agent until the file operation at which power is lost. Returns false if it ends before that.
+    async fn until_power_cut(&self, wanted: &Written, operations: usize) -> bool {
+        let (root, done) = self.grub.root_until(operations);
+        let is_cut = || done.load(Ordering::Relaxed) > operations;
+        let before = reboots(&self.script);
+        let (_keep, desired) = watch::channel(wanted.desired());
+        let options = options(RebootPolicy::Auto);
+        let services = Some(self.script.clone());
+        let Ok((reconciler, reports)) = Reconciler::new(&root, services, Quiet, options, desired)
+        else {
+            return true;
+        };
+        let provider = self.grub.agent_on(root.clone());
+        let reconciler = reconciler.with_os_provider(Some(Arc::new(provider)));
+        let stop = CancellationToken::new();
+        let run = tokio::spawn(reconciler.run(stop.clone()));
+        let is_over = || {
+            let report = reports.borrow();
+            let is_current = report.config.current.as_ref().map(|name| name.digest)
+                == Some(machinist_ignition::digest(&wanted.0));
+            is_current && report.phase == Phase::Idle && !report.unverified
+        };
+        while !is_cut() && !is_over() && reboots(&self.script) == before && !run.is_finished() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        stop.cancel();
+        // It cannot write any more.
+        let _ = run.await;
+        is_cut()
+    }
+
+    /// Runs the agent and boots the machine whenever it asks for that, until it is on the config or has failed.
+    async fn settle(&mut self, wanted: &Written) -> Phase {
+        for _ in 0..5 {
+            let before = reboots(&self.script);
+            let agent = self.agent(wanted);
+            let mut phase = None;
+            while phase.is_none() && reboots(&self.script) == before {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                let report = agent.reports.borrow().clone();
+                let is_over = report.phase == Phase::Failed
+                    || (report.phase == Phase::Idle && report.config.current.is_some());
+                phase = (is_over && !report.unverified).then_some(report.phase);
+            }
+            agent.stop().await;
+            if let Some(phase) = phase {
+                return phase;
+            }
+            self.boot();
+        }
+        panic!("the machine reboots again and again");
     }
 
     /// Applies a config with one reboot.
@@ -308,4 +366,43 @@ async fn a_config_that_is_withdrawn_or_replaced_before_the_reboot_leaves_no_depl
     agent.stop().await;
     host.applied(&two).await;
     assert_eq!(host.grub.running(), format!("{BEFORE} mitigations=off"));
+}
+
+/// Power is lost at every file operation in turn: before the trial, and in it. Each boot enters a deployment that exists,
+/// and in the end files and arguments belong to one config.
+#[tokio::test]
+async fn a_power_cut_at_any_moment_leaves_files_and_arguments_of_one_config() {
+    let one = with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644);
+    let after = format!("{BEFORE} nosmt");
+    let step = std::env::var("OS_POWER_CUT_STEP");
+    let step = step.map_or(7, |step| step.parse().unwrap());
+    for in_trial in [false, true] {
+        for operations in (0..).step_by(step) {
+            let mut host = Host::new();
+            if in_trial {
+                host.until_reboot(&one).await;
+                host.boot();
+            }
+            let is_cut = host.until_power_cut(&one, operations).await;
+            host.boot();
+            let case = format!("after {operations} operations, in the trial: {in_trial}");
+            let running = host.grub.running();
+            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
+            let phase = host.settle(&one).await;
+            let expected = match phase {
+                Phase::Idle => (after.clone(), Some("1\n".to_owned())),
+                // The trial was not kept, and has been tried once.
+                _ => (BEFORE.to_owned(), None),
+            };
+            assert!(phase == Phase::Idle || in_trial, "{case}");
+            let found = (host.grub.running(), host.sandbox.read("/etc/app"));
+            assert_eq!(found, expected, "{case}");
+            host.boot();
+            assert_eq!(host.grub.running(), expected.0, "{case}");
+            assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
+            if !is_cut {
+                break;
+            }
+        }
+    }
 }

@@ -27,12 +27,13 @@ pub struct OsTrial {
     pub bypassed: u32,
 }
 
-/// Progress of a trial. It is durable before the step that it describes.
+/// Progress of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OsTrialState {
     /// The deployment is locked: no boot enters it.
     Staged,
-    /// It is unlocked, or is being unlocked, for the reboot that was requested.
+    /// It is unlocked for the reboot that is requested next. This is durable before the request, and not before the
+    /// unlocking: a boot that could not enter the deployment must not count as an attempt.
     Armed,
     /// The machine has booted into it. It may have been kept.
     Booted,

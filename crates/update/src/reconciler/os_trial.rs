@@ -292,9 +292,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if self.journal.os_trial.is_none() || !is_forward {
             return Ok(None);
         }
+        let unlocked = self.try_unlock().await;
         self.set_trial_state(OsTrialState::Armed);
         self.save().await?;
-        let Err(failure) = self.try_unlock().await else {
+        let Err(failure) = unlocked else {
             return Ok(None);
         };
         self.record_failure(&*failure.error, failure.reason, failure.retryable);
