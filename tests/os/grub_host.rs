@@ -213,7 +213,7 @@ async fn a_grub_config_that_would_not_boot_as_wanted_is_not_used() {
     host.agent().unlock(&id).await.unwrap();
     host.reboot();
     let before = host.read("boot/grub/grub.cfg");
-    let own = host.read("etc/default/grub.d/99-machinist.cfg");
+    let own = host.read("etc/default/grub.d/zz-machinist.cfg");
     // A later file drops the arguments.
     let later = host.path("etc/default/grub.d/zz.cfg");
     fs::write(&later, "GRUB_CMDLINE_LINUX_DEFAULT=quiet\n").unwrap();
@@ -221,7 +221,7 @@ async fn a_grub_config_that_would_not_boot_as_wanted_is_not_used() {
     let text = machinist_base::error_chain::chain(&error);
     assert!(text.contains("the entry would boot with"), "{text}");
     assert_eq!(host.read("boot/grub/grub.cfg"), before);
-    assert_eq!(host.read("etc/default/grub.d/99-machinist.cfg"), own);
+    assert_eq!(host.read("etc/default/grub.d/zz-machinist.cfg"), own);
     assert!(!host.path("boot/grub/machinist-new.cfg").exists());
     fs::remove_file(later).unwrap();
     // A kernel that was removed cannot be staged, nor its entry unlocked.

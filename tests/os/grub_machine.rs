@@ -111,7 +111,7 @@ impl GrubMachine {
                    # Current: audit=0 quiet\n# Previous: audit=1\n";
         for (path, text) in [
             ("etc/default/grub", default),
-            ("etc/default/grub.d/99-machinist.cfg", own),
+            ("etc/default/grub.d/zz-machinist.cfg", own),
             (
                 "boot/grub/custom.cfg",
                 "# by hand\nset color_normal=white/black\n",

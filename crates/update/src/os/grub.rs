@@ -69,8 +69,10 @@ impl<C: HostCommand> GrubProvider<C> {
         Self { root, commands }
     }
 
+    /// Replaces a file. It keeps its mode; a new one has this mode.
     fn replace(&self, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
         let at = path(at)?;
+        let mode = self.root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
         if let Some(parent) = at.parent() {
             self.root.make_dirs(&parent, 0o755)?;
         }

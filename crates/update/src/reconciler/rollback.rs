@@ -174,8 +174,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.blocking(move |store, journal| record_outcome(store, journal, withdrawn))
             .await??;
         self.plan.discard();
-        let config = self.config_name();
-        tracing::info!("rolled back to {config}");
+        match &self.journal.base {
+            Some(base) => tracing::info!("rolled back to {}", base.name),
+            None => tracing::info!("rolled back to the machine without a config"),
+        }
         Ok(PhaseEvent::Undone {
             reboot: false,
             withdrawn,

@@ -19,8 +19,9 @@ use machinist_rootfs::Root;
 /// The directory of GRUB's configuration.
 pub(super) const PREFIX: &str = "/boot/grub";
 
-/// The file that appends the arguments of kept deployments.
-pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/99-machinist.cfg";
+/// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
+/// `kdump-tools.cfg`, which may set the variable anew.
+pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 
 /// The variable that names the entry of the next boot.
 pub(super) const NEXT_ENTRY: &str = "next_entry";
