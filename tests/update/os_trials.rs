@@ -239,7 +239,7 @@ async fn a_boot_that_never_reaches_userspace_rolls_the_update_back_once() {
 }
 
 #[tokio::test]
-async fn a_reboot_that_nobody_armed_is_no_attempt() {
+async fn a_reboot_by_another_program_is_no_attempt() {
     let mut host = Host::new();
     let one = with_arguments("one", &["nosmt"]);
     for _ in 0..3 {

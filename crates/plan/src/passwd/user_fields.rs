@@ -16,7 +16,7 @@ impl Database {
         }
     }
 
-    /// The fields that do not tell whether an entry is the same: those of its user, and those that the administrators
+    /// The fields that may differ in the same entry: those of its user, and those that the administrators
     /// of a group may change.
     const fn changeable_fields(self) -> &'static [usize] {
         match self {

@@ -37,7 +37,7 @@ pub enum OsTrialState {
     Armed,
     /// The machine has booted into it. It may have been kept.
     Booted,
-    /// It has failed and is being discarded, or taken back.
+    /// It has failed and is being discarded or rolled back.
     RollingBack,
 }
 

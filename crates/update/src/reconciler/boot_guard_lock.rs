@@ -155,7 +155,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     }
                 },
                 Some(PhaseEffect::Reboot) if self.options.leaves_reboots_to_operators() => {
-                    tracing::warn!("reboot required; reboot manually (update.reboot)");
+                    self.log_pending_reboot();
                     break;
                 }
                 Some(effect) => self.run_effect(effect, &stop).await,

@@ -2,7 +2,7 @@
 //!
 //! A deployment is staged locked before the commit, and unlocked for one boot immediately before each request for the
 //! reboot. The boot decides: a trial that was entered is judged like every boot and then kept; one that never reached
-//! userspace has made the boot loader return to the previous deployment; and a boot that nobody armed is no attempt.
+//! userspace has made the boot loader return to the previous deployment; and a boot of a locked deployment is no attempt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -108,11 +108,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             };
         };
         let Some(update) = update else {
-            if let Some(trial) = open.filter(is_booted) {
-                return Ok(Some(OsTrial { config, ..trial }));
-            }
-            self.run_responsive(provider.discard()).await?;
-            return Ok(None);
+            return match open {
+                Some(trial) if is_booted(&trial) => Ok(Some(OsTrial { config, ..trial })),
+                Some(_) => {
+                    self.run_responsive(provider.discard()).await?;
+                    Ok(None)
+                }
+                None => Ok(None),
+            };
         };
         let deployments = self.run_responsive(provider.observe()).await?;
         let wanted = DesiredDeployment::from(update.clone());
@@ -135,10 +138,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Discards a staged deployment that no open update has: the previous process ended before it could record or
     /// discard it.
     async fn discard_leftover(&mut self) -> Result<(), UpdateError> {
-        if let Some(provider) = self.os.clone()
-            && let Err(error) = self.run_responsive(provider.discard()).await
-        {
-            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        if let Some(provider) = self.os.clone() {
+            let discard = async {
+                // A host whose boot loader cannot be read has no staged deployment, and needs none.
+                let staged = provider
+                    .observe()
+                    .await
+                    .is_ok_and(|seen| seen.staged.is_some());
+                match staged || self.journal.os_trial.is_some() {
+                    true => provider.discard().await,
+                    false => Ok(()),
+                }
+            };
+            if let Err(error) = self.run_responsive(discard).await {
+                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            }
         }
         if self.journal.os_trial.take().is_some() {
             self.save().await?;
@@ -387,7 +401,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         Ok(())
     }
 
-    /// Discards the deployment or takes it back, before the files are rolled back. Returns whether the machine runs on
+    /// Discards the deployment or rolls it back, before the files are rolled back. Returns whether the machine runs on
     /// it; an error event if that fails.
     pub(super) async fn roll_back_deployment(
         &mut self,

@@ -73,7 +73,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(PhaseEvent::StepFailed));
         };
         if !self.may_reboot() {
-            tracing::warn!("reboot required; reboot manually (update.reboot)");
+            self.log_pending_reboot();
             return self.wait(stop).await;
         }
         if let Some(ended) = self.check_reboot(stop).await? {
@@ -178,6 +178,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 Ok(Some(UNREACHABLE_RETRY_DELAY))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Logs that an operator has to act.
+    pub(super) fn log_pending_reboot(&self) {
+        match (&self.journal.os_trial, self.options.current().reboot) {
+            (Some(_), RebootPolicy::Never) => tracing::warn!(
+                "reboot required, and only machinist can request it: another reboot boots the previous kernel \
+                 arguments; set update.reboot to ask or auto"
+            ),
+            _ => tracing::warn!("reboot required; reboot manually (update.reboot)"),
         }
     }
 

@@ -20,7 +20,7 @@ use machinist_rootfs::Root;
 pub(super) const PREFIX: &str = "/boot/grub";
 
 /// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
-/// `kdump-tools.cfg`, which may set the variable anew.
+/// `kdump-tools.cfg`, which may set the variable again.
 pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 
 /// The variable that names the entry of the next boot.

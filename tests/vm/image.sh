@@ -1,0 +1,208 @@
+#!/bin/bash
+# Builds a Debian disk image with GRUB for BIOS and prints its path.
+#
+# The image is kept in a cache under a digest of this script, the list of
+# packages, the mirror and the ssh key, so a second call only prints the path.
+# Building needs root, because the files in the image belong to root.
+# Nothing is mounted from the disk image and no loop device is used.
+#
+# These variables change what the script does:
+#   MACHINIST_VM_CACHE     the cache (default: ~/.cache/machinist-vm)
+#   MACHINIST_VM_PACKAGES  packages to install as well, separated by blanks
+#   MACHINIST_VM_MIRROR    the Debian mirror
+set -euo pipefail
+umask 022
+
+suite=trixie
+mirror=${MACHINIST_VM_MIRROR:-http://deb.debian.org/debian}
+packages="linux-image-cloud-amd64 grub-pc systemd-sysv dbus openssh-server udev
+    iproute2 initramfs-tools kmod e2fsprogs ${MACHINIST_VM_PACKAGES:-}"
+disk_mib=4096
+memory_mib=768
+finish_timeout=1200
+
+cache=${MACHINIST_VM_CACHE:-$HOME/.cache/machinist-vm}
+mkdir -p "$cache"
+cache=$(cd "$cache" && pwd)
+key=$cache/id_ed25519
+
+say() { echo "image.sh: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+for tool in ssh-keygen sha256sum flock; do
+    command -v "$tool" >/dev/null || fail "$tool is missing"
+done
+
+# Only one build runs at a time. A second caller waits and then finds the image.
+exec 9>"$cache/lock"
+flock 9
+
+if [ ! -e "$key" ]; then
+    ssh-keygen -q -t ed25519 -N '' -C machinist-vm -f "$key"
+fi
+
+list=$(echo "$packages" | tr -s ' \n' '\n\n' | sed '/^$/d' | sort -u)
+digest=$( { cat "$0" "$key.pub"; echo "$mirror $list"; } | sha256sum | cut -c1-16)
+image=$cache/$suite-$digest.qcow2
+
+if [ -e "$image" ]; then
+    echo "$image"
+    exit 0
+fi
+
+[ "$(id -u)" = 0 ] || fail "the image is not built yet, and building it needs root"
+for tool in mmdebstrap sgdisk mke2fs qemu-img qemu-system-x86_64; do
+    command -v "$tool" >/dev/null || fail "$tool is missing"
+done
+
+work=$(mktemp -d "$cache/build.XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+begin=$SECONDS
+
+# The files below go into the tree before the packages are installed, so that
+# the initial ramdisk is built only once and with the right settings.
+files=$work/files
+mkdir "$files"
+put() { # put MODE PATH: standard input becomes the file.
+    mkdir -p "$files/$(dirname "$2")"
+    cat >"$files/$2"
+    chmod "$1" "$files/$2"
+}
+
+install -d -m 700 "$files/root" "$files/root/.ssh"
+put 600 root/.ssh/authorized_keys <"$key.pub"
+put 644 etc/hostname <<<vm
+put 644 etc/hosts <<<'127.0.0.1 localhost vm'
+put 644 etc/fstab <<<'LABEL=root / ext4 errors=remount-ro 0 1'
+
+# An emulated processor unpacks slowly, so the ramdisk holds only what is needed.
+put 644 etc/initramfs-tools/conf.d/vm <<END
+MODULES=list
+COMPRESS=gzip
+END
+put 644 usr/share/initramfs-tools/modules.d/vm <<END
+virtio_pci
+virtio_blk
+ext4
+END
+
+# The menu appears on the serial port too, so the serial log shows the choice.
+put 644 etc/default/grub.d/vm.cfg <<END
+GRUB_TIMEOUT=1
+GRUB_CMDLINE_LINUX_DEFAULT=""
+GRUB_CMDLINE_LINUX="console=ttyS0,115200"
+GRUB_TERMINAL="console serial"
+GRUB_SERIAL_COMMAND="serial --unit=0 --speed=115200"
+GRUB_DISABLE_OS_PROBER=true
+END
+put 644 etc/systemd/network/10-vm.network <<END
+[Match]
+Name=en* eth*
+
+[Network]
+DHCP=ipv4
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+END
+mkdir -p "$files/var/log/journal"
+put 644 etc/systemd/journald.conf.d/vm.conf <<END
+[Journal]
+Storage=persistent
+END
+# An emulated machine beside other work is slow.
+put 644 etc/systemd/system.conf.d/vm.conf <<END
+[Manager]
+DefaultTimeoutStartSec=15min
+DefaultTimeoutStopSec=5min
+DefaultDeviceTimeoutSec=15min
+END
+put 644 etc/ssh/sshd_config.d/vm.conf <<END
+LoginGraceTime 600
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UseDNS no
+END
+
+# This unit runs once, in the first boot, and leaves nothing of itself behind.
+put 644 etc/systemd/system/vm-finish.service <<END
+[Unit]
+Description=Install GRUB and switch the machine off
+SuccessAction=poweroff
+FailureAction=poweroff
+
+[Service]
+Type=oneshot
+ExecStart=/usr/local/sbin/vm-finish
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/ttyS0
+END
+put 755 usr/local/sbin/vm-finish <<'END'
+#!/bin/sh
+set -e
+grub-install --target=i386-pc /dev/vda
+update-grub
+rm -f /etc/systemd/system/vm-finish.service /usr/local/sbin/vm-finish
+# An empty file makes every copy of the image choose an identity of its own.
+: >/etc/machine-id
+rm -rf /var/log/journal/* /var/lib/systemd/random-seed
+sync
+echo VM-IMAGE-READY
+END
+
+say "installing packages"
+mmdebstrap --quiet --variant=minbase --include="$(echo "$list" | paste -sd,)" \
+    --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-exclude=/usr/share/man/*' \
+    --dpkgopt='path-exclude=/usr/share/locale/*' \
+    --essential-hook="sync-in $files /" \
+    --essential-hook='echo "grub-pc grub-pc/install_devices_empty boolean true" |
+        chroot "$1" debconf-set-selections' \
+    --customize-hook='chroot "$1" systemctl enable systemd-networkd.service ssh.service' \
+    --customize-hook='chroot "$1" systemctl mask getty@tty1.service \
+        serial-getty@ttyS0.service apt-daily.timer apt-daily-upgrade.timer \
+        dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer' \
+    "$suite" "$work/root" "$mirror" >&2
+: >"$work/root/etc/machine-id"
+tree_done=$SECONDS
+say "the packages took $((tree_done - begin)) s"
+
+# The first partition holds GRUB's core image, and the second one holds the rest.
+disk=$work/disk.raw
+start=4096
+sectors=$((disk_mib * 2048))
+truncate -s "${disk_mib}M" "$disk"
+sgdisk --clear --new=1:2048:4095 --typecode=1:ef02 --change-name=1:bios \
+    --new="2:$start:$((sectors - 2049))" --typecode=2:8300 --change-name=2:root \
+    "$disk" >/dev/null
+# GRUB could not read a file system that has its checksum seed in the superblock.
+mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$work/root" \
+    -E "offset=$((start * 512)),lazy_itable_init=0,lazy_journal_init=0,nodiscard" \
+    "$disk" "$(((sectors - 2048 - start) / 2))k"
+disk_done=$SECONDS
+say "the disk took $((disk_done - tree_done)) s"
+
+# The first boot takes its kernel from outside, since GRUB is not there yet.
+# It may skip every flush to the disk, because a failed build is thrown away.
+serial=$work/serial.log
+timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -m "$memory_mib" -smp 1 \
+    -nodefaults -no-user-config -display none -no-reboot -nic none \
+    -serial "file:$serial" -device virtio-rng-pci \
+    -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
+    -kernel "$work"/root/boot/vmlinuz-* -initrd "$work"/root/boot/initrd.img-* \
+    -append 'root=LABEL=root rw console=ttyS0,115200 panic=5 systemd.unit=vm-finish.service' \
+    >&2 || say "qemu ended with status $?"
+if ! grep -aq VM-IMAGE-READY "$serial"; then
+    tail -n 40 "$serial" >&2
+    cp "$serial" "$cache/failed-serial.log"
+    fail "the first boot did not finish; its log is $cache/failed-serial.log"
+fi
+boot_done=$SECONDS
+say "the first boot took $((boot_done - disk_done)) s"
+
+qemu-img convert -O qcow2 "$disk" "$work/image.qcow2"
+chmod 444 "$work/image.qcow2"
+sync "$work/image.qcow2"
+mv "$work/image.qcow2" "$image"
+say "all took $((SECONDS - begin)) s, and the image has $(($(stat -c %s "$image") >> 20)) MiB"
+echo "$image"
