@@ -140,7 +140,7 @@ pub(super) fn run(global: &Global, args: &UninstallArgs) -> anyhow::Result<Exit>
     start_logging_beside_a_page(context.settings.log)?;
     // Hold the lock to the end, so that no agent starts an update meanwhile.
     let store = hold(&context.root)?;
-    let question = "Remove machinist from this host? Files and units of its configs are kept.";
+    let question = "Remove machinist from this host? Files, units and kernel arguments of its configs are kept.";
     if !args.dry_run && confirm(question, args.yes)? == Confirmation::No {
         warn("nothing was changed");
         return Ok(Exit::Failed);
@@ -249,6 +249,9 @@ async fn remove(
     let has_state = root.stat(&paths::state_dir())?.is_some();
     let purged = args.purge && has_state;
     if !args.dry_run {
+        machinist_agent::discard_deployment(root)
+            .await
+            .context("cannot remove a staged deployment from the boot loader")?;
         installed.remove_units(root)?;
         if !installed.is_empty() && root.is_live() {
             forget_units(root).await;

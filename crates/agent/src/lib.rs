@@ -42,7 +42,8 @@ pub use mcd_detect::on_host as other_daemon;
 pub use mcd_handover::{HandoverNode, adoption, failed_units, release_plan, rules};
 pub use one_shot::{apply_once, plan};
 pub use settings_mapping::{
-    capabilities, config_validator, plain, read_only_capabilities, reconciler_options, source,
+    capabilities, config_validator, discard_deployment, plain, read_only_capabilities,
+    reconciler_options, source,
 };
 
 use crate::{

@@ -12,7 +12,7 @@ use machinist_status::settings::{AgentRole, DriftPolicy, Owners, Reboot, Setting
 use machinist_systemd::Systemd;
 use machinist_update::{
     boot_id,
-    os::{self, OsProvider},
+    os::{self, OsError, OsProvider},
     reconciler::{
         DriftAction, DriftHandling, RebootPolicy, Reconciler, ReconcilerHooks, ReconcilerOptions,
         UpdateError,
@@ -58,6 +58,18 @@ pub(super) async fn manager(root: &Root, capabilities: Capabilities) -> Option<S
 /// The provider of the host's operating system; none without a service manager that runs the host's programs.
 pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<dyn OsProvider>> {
     os::provider(root, systemd?.clone())
+}
+
+/// Discards a deployment that an update has staged and that no update needs any more.
+pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
+    let Some(provider) = os_provider(root, Some(&Systemd::of(root))) else {
+        return Ok(());
+    };
+    // A boot loader that cannot be read has no staged deployment.
+    match provider.observe().await {
+        Ok(seen) if seen.staged.is_some() => provider.discard().await,
+        _ => Ok(()),
+    }
 }
 
 /// What updates need of the host besides its service manager.
