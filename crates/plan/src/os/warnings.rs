@@ -4,6 +4,10 @@ use super::{OsCapabilities, all_changes, disk_layout};
 use crate::MachineFacts;
 use machinist_ignition::MachineConfig;
 
+/// The boot loader returns to the previous deployment only if it runs again.
+const HANG_WARNING: &str = "a boot of the new deployment that hangs is not rolled back, unless a hardware watchdog \
+                            restarts the machine";
+
 /// The warnings about parts that cannot be compared, and about those that leave the config and stay
 /// on the machine.
 pub(crate) fn warnings(
@@ -12,8 +16,13 @@ pub(crate) fn warnings(
     observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<String> {
-    let all = all_changes(from, to, observed).into_iter();
-    let kept = all.filter(|change| change.removes_preexisting(capabilities));
+    let all = all_changes(from, to, observed);
+    let mut tried = all.iter().filter(|change| {
+        !change.removes_preexisting(capabilities) && change.part.can_be_changed(capabilities)
+    });
+    let hang = tried.next().map(|_| HANG_WARNING.to_owned());
+    let kept = all.into_iter();
+    let kept = kept.filter(|change| change.removes_preexisting(capabilities));
     let kept = kept.map(|change| {
         let why = match change.part.can_be_changed(capabilities) {
             true => "machinist has not added it".to_owned(),
@@ -31,5 +40,6 @@ pub(crate) fn warnings(
         .into_iter()
         .chain(odd)
         .chain(kept)
+        .chain(hang)
         .collect()
 }
