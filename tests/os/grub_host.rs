@@ -240,3 +240,45 @@ async fn a_grub_config_that_would_not_boot_as_wanted_is_not_used() {
         "{stale}"
     );
 }
+
+#[tokio::test]
+async fn the_administrators_custom_cfg_keeps_links_and_bytes() {
+    let host = GrubHost::new();
+    let (custom, target) = (
+        host.path("boot/grub/custom.cfg"),
+        host.path("boot/grub/mine.cfg"),
+    );
+    fs::rename(&custom, &target).unwrap();
+    std::os::unix::fs::symlink("mine.cfg", &custom).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    assert!(staged.unwrap().is_some());
+    assert!(custom.is_symlink());
+    let text = fs::read_to_string(&target).unwrap();
+    assert!(text.starts_with(CUSTOM) && text.contains("BEGIN machinist"));
+    host.agent().discard().await.unwrap();
+    assert_eq!(fs::read_to_string(&target).unwrap(), CUSTOM);
+    for bytes in [&b"# \xfcbung\n"[..], b"### BEGIN machinist ###\nset a=1\n"] {
+        fs::write(&target, bytes).unwrap();
+        let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+        assert!(!staged.unwrap_err().is_retryable());
+        host.agent().discard().await.unwrap_err();
+        assert_eq!(fs::read(&target).unwrap(), bytes);
+    }
+}
+
+/// Such a file is sourced before the entries of kernels, so that every boot would enter the staged deployment.
+#[tokio::test]
+async fn a_custom_cfg_before_the_kernels_is_refused() {
+    let host = GrubHost::new();
+    let config = host.read("boot/grub/grub.cfg");
+    let source = "source ${config_directory}/custom.cfg\nmenuentry 'Debian";
+    let config = config.replacen("menuentry 'Debian", source, 1);
+    fs::write(host.path("boot/grub/grub.cfg"), config).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let text = machinist_base::error_chain::chain(&staged.unwrap_err());
+    assert!(
+        text.contains("the boot without a trial would change"),
+        "{text}"
+    );
+    assert_eq!(host.read("boot/grub/custom.cfg"), CUSTOM);
+}

@@ -91,6 +91,10 @@ printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
     assert!(output.status.success(), "{output:?}");
     let arguments = String::from_utf8(output.stdout).unwrap();
     let text = CONFIG.replace("@ARGUMENTS@", &arguments);
+    let text = match below(directory, "/boot/vmlinuz-6.2").exists() {
+        true => text.replace("6.1", "6.2"),
+        false => text,
+    };
     fs::write(below(directory, to), text).unwrap();
 }
 
@@ -193,6 +197,14 @@ impl GrubMachine {
             failing: Arc::clone(&self.failing),
         };
         GrubProvider::new(root, programs)
+    }
+
+    /// Installs a newer kernel, as a package does.
+    pub(crate) fn install_kernel(&self) {
+        for path in ["boot/vmlinuz-6.2", "boot/initrd.img-6.2"] {
+            fs::write(self.path(path), "6.2").unwrap();
+        }
+        mkconfig(&self.directory, "/boot/grub/grub.cfg");
     }
 
     pub(crate) fn fails_next(&self, step: ProviderStep) {

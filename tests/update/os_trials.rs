@@ -368,6 +368,89 @@ async fn a_config_that_is_withdrawn_or_replaced_before_the_reboot_leaves_no_depl
     assert_eq!(host.grub.running(), format!("{BEFORE} mitigations=off"));
 }
 
+#[tokio::test]
+async fn a_kernel_that_is_installed_before_the_trial_is_kept_changes_nothing() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    agent.stop().await;
+    host.grub.install_kernel();
+    host.applied(&one).await;
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    assert!(host.grub.read("proc/cmdline").contains("vmlinuz-6.2"));
+    let none = with_arguments("none", &[]);
+    host.applied(&none).await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+}
+
+/// A rollback that fails is repeated, and never boots the deployment again.
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_trial_that_cannot_be_discarded_is_not_booted_again() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.script.failed(&["app.service"]);
+    host.grub.fails_next(ProviderStep::Discard);
+    let mut agent = host.agent(&one);
+    agent.patience = Duration::from_secs(3600);
+    let failed = |report: &machinist_update::reconciler::UpdateReport| {
+        let failure = report.failure.as_ref();
+        failure.is_some_and(|failure| failure.code == Reason::RollbackFailed)
+    };
+    agent.until("the rollback to fail", failed).await;
+    assert_eq!(host.next_entry(), None);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    assert_eq!(host.next_entry(), None);
+    assert_eq!(host.sandbox.read("/etc/app"), None);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+}
+
+/// Without /boot, as in emergency mode, the boot loader's files cannot be read.
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_trial_is_left_by_a_reboot_when_the_boot_loader_cannot_be_read() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.script.failed(&["boot.mount"]);
+    let desired = (one.desired(), options(RebootPolicy::Auto));
+    let agent = Driver::conducted(&host.sandbox, &host.script, desired.0, desired.1);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    assert_eq!(host.sandbox.read("/etc/app"), None);
+    host.script.failed(&[]);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let mut agent = host.agent(&one);
+    agent.until_failed().await;
+    agent.stop().await;
+    let agent = host.agent(&one);
+    agent.stop().await;
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+}
+
+#[tokio::test]
+async fn arguments_of_the_trial_are_not_those_of_a_config() {
+    let mut host = Host::new();
+    host.applied(&with_arguments("one", &["nosmt"])).await;
+    // The kernel of the trial still runs, and has it.
+    host.applied(&with_arguments("two", &["nosmt", "panic=10"]))
+        .await;
+    host.applied(&with_arguments("three", &["panic=10", "a=1"]))
+        .await;
+    host.boot();
+    let line = host.grub.read("proc/cmdline");
+    assert!(line.ends_with("quiet panic=10 a=1\n"), "{line}");
+}
+
 /// Power is lost at every file operation in turn: before the trial, and in it. Each boot enters a deployment that exists,
 /// and in the end files and arguments belong to one config.
 #[tokio::test]

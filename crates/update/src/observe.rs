@@ -21,6 +21,7 @@ mod units;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::os;
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{KernelCommandLine, MachineConfig};
 use machinist_plan::{
@@ -379,7 +380,9 @@ fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
 /// Returns the running kernel's arguments; empty if the root has no /proc.
 fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
     let text = text_if_there(root, "/proc/cmdline", MAX_TEXT_BYTES)?;
-    Ok(KernelCommandLine::parse(&text))
+    Ok(os::without_trial_arguments(&KernelCommandLine::parse(
+        &text,
+    )))
 }
 
 /// Returns the type of the running kernel, derived from its release; `None` if the root has no /proc.

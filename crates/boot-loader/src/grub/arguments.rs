@@ -121,9 +121,9 @@ pub fn kernel_command_line(text: &str) -> KernelCommandLine {
     own.cloned().collect()
 }
 
-/// Whether a boot loader added the argument.
+/// Whether a boot loader added the argument: on Ubuntu, grub.cfg adds `vt.handoff` to graphical boots.
 fn is_added(argument: &KernelArgument) -> bool {
-    ["BOOT_IMAGE", "initrd"].contains(&argument.name())
+    ["BOOT_IMAGE", "initrd", "vt.handoff"].contains(&argument.name())
 }
 
 #[cfg(test)]

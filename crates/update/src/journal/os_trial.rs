@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use machinist_base::digest::Digest;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::OsUpdate;
 
@@ -10,8 +9,6 @@ use machinist_plan::OsUpdate;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OsTrial {
-    /// Digest of the config that it belongs to.
-    pub config: Digest,
     /// The provider's identifier of the deployment.
     pub deployment: String,
     /// The deployment to which a rollback returns.
@@ -22,6 +19,9 @@ pub struct OsTrial {
     pub remove_arguments: String,
     /// Kernel arguments that it has besides those of the host.
     pub append_arguments: String,
+    /// It is being kept, or was. This is durable before the first step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps: bool,
     /// Number of reboots that did not run the boot loader.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bypassed: u32,
@@ -43,14 +43,14 @@ pub enum OsTrialState {
 
 impl OsTrial {
     /// Records a deployment that was staged for this update.
-    pub fn new(config: Digest, deployment: &str, previous: &str, update: &OsUpdate) -> Self {
+    pub fn new(deployment: &str, previous: &str, update: &OsUpdate) -> Self {
         Self {
-            config,
             deployment: deployment.to_owned(),
             previous: previous.to_owned(),
             state: OsTrialState::Staged,
             remove_arguments: update.remove_arguments.to_string(),
             append_arguments: update.append_arguments.to_string(),
+            keeps: false,
             bypassed: 0,
         }
     }
@@ -65,7 +65,7 @@ impl OsTrial {
 
     /// Returns whether a boot since the commit is an attempt at the deployment.
     pub const fn counts_boots(&self) -> bool {
-        matches!(self.state, OsTrialState::Armed | OsTrialState::Booted)
+        matches!(self.state, OsTrialState::Armed)
     }
 }
 

@@ -20,14 +20,14 @@ use self::{
     host_files::HostFiles,
     kept_arguments::{KeptArguments, joined},
     new_entry::NewEntry,
-    obstacles::grub_mkconfig,
+    obstacles::{grub_mkconfig, real_path},
     state::{
         DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments,
         path,
     },
     trial_entry::{staged_id, with_block},
 };
-pub(super) use self::{new_entry::check, obstacles::obstacle};
+pub(super) use self::{new_entry::check, obstacles::obstacle, trial_entry::without_trial};
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
     ProviderStep,
@@ -47,6 +47,9 @@ pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
 
 /// Where grub-mkconfig writes the new configuration.
 const NEW_CONFIG: &str = "/boot/grub/machinist-new.cfg";
+
+/// How often grub-mkconfig runs while another program writes grub.cfg.
+const MAX_CONFIG_WRITES: u32 = 3;
 
 /// Time limit of grub-mkconfig. It needs 11 s on an emulated machine, and longer if os-prober looks at many disks.
 const MKCONFIG_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -71,7 +74,9 @@ impl<C: HostCommand> GrubProvider<C> {
 
     /// Replaces a file. It keeps its mode; a new one has this mode.
     fn replace(&self, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
+        // A link stays, and its target is replaced.
         let at = path(at)?;
+        let at = real_path(&self.root, &at).unwrap_or(at);
         let mode = self.root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
         if let Some(parent) = at.parent() {
             self.root.make_dirs(&parent, 0o755)?;
@@ -144,36 +149,63 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             return Err(error);
         }
-        self.remove_entry(state)
+        // grub-mkconfig takes long enough for others to change these files.
+        self.remove_entry(&GrubState::read(&self.root)?)
     }
 
+    /// Replaces grub.cfg by one with these arguments.
     async fn write_config(
         &self,
         state: &GrubState,
         wanted: &KernelCommandLine,
     ) -> Result<(), GrubError> {
-        let new = path(NEW_CONFIG)?;
-        self.root.remove_tree(&new)?;
-        let program = grub_mkconfig(&self.root).ok_or(GrubError::NoMkconfig)?;
-        let made = self
-            .commands
-            .run(&program, &["-o", NEW_CONFIG], MKCONFIG_TIMEOUT)
-            .await;
-        let checked = made.map_err(GrubError::Mkconfig).and_then(|()| {
-            let text = HostFiles::new(&self.root).text(NEW_CONFIG);
-            let files = HostFiles::new(&self.root).with_default(&state.block)?;
-            let files = files.with(&in_prefix("grub.cfg"), text);
-            let found = kernel_command_line(&boot(&files)?.command_line);
-            has_arguments(&found, wanted)
-        });
-        if let Err(error) = checked {
-            self.root.remove_tree(&new)?;
-            return Err(error);
+        let config = in_prefix("grub.cfg");
+        let current = || HostFiles::new(&self.root).text(&config);
+        for _ in 0..MAX_CONFIG_WRITES {
+            let before = current();
+            if let Err(error) = self.make_config(state, wanted).await {
+                self.remove_new_config()?;
+                return Err(error);
+            }
+            // A package with another kernel may have written it meanwhile.
+            if current() != before {
+                continue;
+            }
+            let new = path(NEW_CONFIG)?;
+            self.root.sync_file(&new)?;
+            self.root.move_over(&new, &path(&config)?)?;
+            let directory = path(PREFIX)?;
+            self.root.sync_dir(&directory)?;
+            return Ok(self.root.sync_point(&directory)?.sync()?);
         }
-        self.root.sync_file(&new)?;
-        self.root.move_over(&new, &path(&in_prefix("grub.cfg"))?)?;
-        self.root.sync_dir(&path(PREFIX)?)?;
-        Ok(())
+        self.remove_new_config()?;
+        Err(GrubError::ConfigChanged)
+    }
+
+    /// Lets grub-mkconfig write the new file, and checks it by a simulated boot.
+    async fn make_config(
+        &self,
+        state: &GrubState,
+        wanted: &KernelCommandLine,
+    ) -> Result<(), GrubError> {
+        self.remove_new_config()?;
+        let program = grub_mkconfig(&self.root).ok_or(GrubError::NoMkconfig)?;
+        let arguments = ["-o", NEW_CONFIG];
+        let made = self.commands.run(&program, &arguments, MKCONFIG_TIMEOUT);
+        made.await.map_err(GrubError::Mkconfig)?;
+        let text = HostFiles::new(&self.root).text(NEW_CONFIG);
+        let files = HostFiles::new(&self.root).with_default(&state.block)?;
+        let files = files.with(&in_prefix("grub.cfg"), text);
+        let found = kernel_command_line(&boot(&files)?.command_line);
+        has_arguments(&found, wanted)
+    }
+
+    /// Removes the new file, also the one that grub-mkconfig writes first.
+    fn remove_new_config(&self) -> Result<(), GrubError> {
+        self.root.remove_tree(&path(NEW_CONFIG)?)?;
+        Ok(self
+            .root
+            .remove_tree(&path(&format!("{NEW_CONFIG}.new"))?)?)
     }
 }
 

@@ -28,7 +28,7 @@ pub use self::{
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
 };
 use machinist_base::{error_chain::chain, reason::Reason};
-use machinist_ignition::Refusal;
+use machinist_ignition::{KernelCommandLine, Refusal};
 use machinist_plan::{HostKind, OsCapabilities, OsUpdate};
 use machinist_rootfs::Root;
 use std::sync::Arc;
@@ -53,8 +53,17 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
         return None;
     }
     let error = grub::check(root, &update.clone().into()).err()?;
-    let message = chain(&error);
-    Some(Refusal::new(Reason::NoProviderForKernelArguments, message).field("kernelArguments"))
+    // Another program may be writing the boot loader's files.
+    let reason = match error.is_retryable() {
+        true => Reason::OSStepFailed,
+        false => Reason::NoProviderForKernelArguments,
+    };
+    Some(Refusal::new(reason, chain(&error)).field("kernelArguments"))
+}
+
+/// Returns the arguments of the running kernel without those that a trial of a deployment adds.
+pub fn without_trial_arguments(running: &KernelCommandLine) -> KernelCommandLine {
+    grub::without_trial(running).0
 }
 
 /// Returns the built-in provider of the host below `root`; `None` if it has none.

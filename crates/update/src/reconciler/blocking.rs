@@ -114,7 +114,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the event for a retry: of an undo, a reboot, or the whole update.
     pub(super) fn retry_event(&self) -> PhaseEvent {
         match self.journal.top() {
-            Some(tx) if tx.direction == Direction::Undo => PhaseEvent::Withdrawn,
+            Some(tx) if tx.direction == Direction::Undo || self.is_rolling_back_os() => {
+                PhaseEvent::Withdrawn
+            }
             Some(tx) if tx.mark == TransactionState::Committed => PhaseEvent::RebootDue,
             _ => PhaseEvent::Retry,
         }

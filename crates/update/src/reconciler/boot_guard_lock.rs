@@ -141,7 +141,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: CancellationToken,
     ) -> Result<Arc<UpdateReport>, UpdateError> {
         let next = self.progress.take_initial_effect();
-        let mut next = self.resume_os(next).await?;
+        let mut next = self.resume_os_or_fail(next).await?;
         loop {
             if !is_due(self.state.root(), &self.journal)? && !self.state.has_failed() {
                 break;
@@ -150,7 +150,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 _ if self.state.has_failed() => match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => break,
                     StateRecovery::At(effect) => {
-                        next = self.resume_os(effect).await?;
+                        next = self.resume_os_or_fail(effect).await?;
                         continue;
                     }
                 },

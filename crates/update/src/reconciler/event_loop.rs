@@ -22,13 +22,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(());
         }
         let next = self.progress.take_initial_effect();
-        let mut next = self.resume_os(next).await?;
+        let mut next = self.resume_os_or_fail(next).await?;
         self.record_failed_units().await?;
         loop {
             if self.state.has_failed() {
                 match self.reopen_state(&stop).await? {
                     StateRecovery::Stopped => return Ok(()),
-                    StateRecovery::At(effect) => next = self.resume_os(effect).await?,
+                    StateRecovery::At(effect) => next = self.resume_os_or_fail(effect).await?,
                 }
                 continue;
             }

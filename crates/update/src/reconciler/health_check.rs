@@ -9,6 +9,7 @@ use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     boot_health::{self, BootHealth, NODE_SERVICES, Regression},
     journal::{MachineBefore, UpdateFailure},
+    os,
     phase::PhaseEvent,
     service_port::{Services, StartupState},
     store,
@@ -174,6 +175,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let running = AbsPath::new("/proc/cmdline").ok();
         let running = running.and_then(|path| root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
         let running = KernelCommandLine::parse(&running.unwrap_or_default());
+        let running = os::without_trial_arguments(&running);
         let missing = desired.missing_from(&running).into_iter();
         missing
             .map(|argument| argument.as_str().to_owned())

@@ -13,7 +13,7 @@ use crate::{
     phase::{PhaseEffect, PhaseEvent},
     service_port::Services,
 };
-use machinist_base::{digest::Digest, error_chain::chain, reason::Reason};
+use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
 /// Number of attempts to list the deployments after a boot.
@@ -84,21 +84,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// machine runs on it. Returns the record for the journal.
     pub(super) async fn stage_deployment(
         &mut self,
-        config: Digest,
         update: Option<&OsUpdate>,
     ) -> Result<Option<OsTrial>, PhaseEvent> {
-        let staged = self.try_stage(config, update).await;
+        let staged = self.try_stage(update).await;
         staged.map_err(|failure| {
             self.record_failure(&*failure.error, failure.reason, failure.retryable);
             PhaseEvent::StepFailed
         })
     }
 
-    async fn try_stage(
-        &self,
-        config: Digest,
-        update: Option<&OsUpdate>,
-    ) -> Result<Option<OsTrial>, StepFailure> {
+    async fn try_stage(&self, update: Option<&OsUpdate>) -> Result<Option<OsTrial>, StepFailure> {
         let open = self.journal.os_trial.clone();
         let is_booted = |trial: &OsTrial| trial.state == OsTrialState::Booted;
         let Some(provider) = self.os.clone() else {
@@ -109,7 +104,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         let Some(update) = update else {
             return match open {
-                Some(trial) if is_booted(&trial) => Ok(Some(OsTrial { config, ..trial })),
+                Some(trial) if is_booted(&trial) => Ok(Some(trial)),
                 Some(_) => {
                     self.run_responsive(provider.discard()).await?;
                     Ok(None)
@@ -125,19 +120,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(id) => {
                 tracing::info!("staged the deployment {id}");
                 let previous = deployments.next.as_str();
-                Some(OsTrial::new(config, id.as_str(), previous, update))
+                Some(OsTrial::new(id.as_str(), previous, update))
             }
             // The machine runs on it already.
             None => booted.map(|trial| OsTrial {
                 state: OsTrialState::Booted,
-                ..OsTrial::new(config, &trial.deployment, &trial.previous, update)
+                ..OsTrial::new(&trial.deployment, &trial.previous, update)
             }),
         })
     }
 
     /// Discards a staged deployment that no open update has: the previous process ended before it could record or
     /// discard it.
-    async fn discard_leftover(&mut self) -> Result<(), UpdateError> {
+    pub(super) async fn discard_leftover(&mut self) -> Result<(), UpdateError> {
         if let Some(provider) = self.os.clone() {
             let discard = async {
                 // A host whose boot loader cannot be read has no staged deployment, and needs none.
@@ -173,19 +168,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.discard_leftover().await?;
             return Ok(next);
         };
-        let (is_forward, config) = (top.direction == Direction::Forward, top.to.digest);
+        let is_forward = top.direction == Direction::Forward;
         let Some(trial) = self.journal.os_trial.clone().filter(|_| is_forward) else {
             return Ok(next);
         };
-        if trial.config != config {
-            // A crash interrupted the staging of a later config, which replaced the deployment of this one.
-            self.discard_leftover().await?;
-            return Ok(next);
-        }
         if trial.state == OsTrialState::RollingBack {
             return Ok(self.fail_trial());
         }
         if !self.has_booted() {
+            // The reboot that it was unlocked for has not happened, and is requested again if it may be.
+            self.lock_deployment().await?;
             return Ok(next);
         }
         let deployments = match self.observe_after_boot().await {
@@ -205,6 +197,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.resume_in_previous(&trial, &deployments).await
     }
 
+    /// Like [`Self::resume_os`]; if the state cannot be written, the loop waits and opens it again.
+    pub(super) async fn resume_os_or_fail(
+        &mut self,
+        next: Option<PhaseEffect>,
+    ) -> Result<Option<PhaseEffect>, UpdateError> {
+        match self.resume_os(next).await {
+            Ok(next) => Ok(next),
+            Err(error) => self.record_state_error(error).map(|()| None),
+        }
+    }
+
     /// Continues on a machine that has booted the previous deployment.
     async fn resume_in_previous(
         &mut self,
@@ -215,7 +218,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let is_unlocked = staged.is_some_and(|staged| {
             staged.deployment.id.as_str() == trial.deployment && !staged.locked
         });
-        if !trial.counts_boots() {
+        if trial.state == OsTrialState::Staged {
             tracing::info!(
                 "another program rebooted the machine; the new deployment is not tried yet"
             );
@@ -269,6 +272,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.step(PhaseEvent::StepFailed)
     }
 
+    /// Returns whether the deployment has failed, and its rollback is not finished.
+    pub(super) fn is_rolling_back_os(&self) -> bool {
+        let trial = self.journal.os_trial.as_ref();
+        trial.is_some_and(|trial| trial.state == OsTrialState::RollingBack)
+    }
+
     /// Returns the number of boots after which an unhealthy update is rolled back.
     pub(super) fn boot_attempts(&self) -> u32 {
         let options = self.options.current();
@@ -303,8 +312,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// removal of its kernel. Returns an event if that fails.
     pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
         let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
-        if self.journal.os_trial.is_none() || !is_forward {
-            return Ok(None);
+        match &self.journal.os_trial {
+            Some(trial) if is_forward && trial.state == OsTrialState::RollingBack => {
+                return Ok(Some(PhaseEvent::Withdrawn));
+            }
+            Some(_) if is_forward => {}
+            _ => return Ok(None),
         }
         let unlocked = self.try_unlock().await;
         self.set_trial_state(OsTrialState::Armed);
@@ -378,11 +391,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Keeps the deployment that the machine runs on, after its boot was judged. Returns an event if that fails.
-    pub(super) async fn keep_deployment(&mut self) -> Option<PhaseEvent> {
-        let trial = self.journal.os_trial.clone()?;
-        let failure = self.try_keep(&trial).await.err()?;
+    pub(super) async fn keep_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
+        let Some(trial) = &mut self.journal.os_trial else {
+            return Ok(None);
+        };
+        trial.keeps = true;
+        let trial = trial.clone();
+        self.save().await?;
+        let Err(failure) = self.try_keep(&trial).await else {
+            return Ok(None);
+        };
         self.record_failure(&*failure.error, failure.reason, false);
-        Some(PhaseEvent::StepFailed)
+        Ok(Some(PhaseEvent::StepFailed))
     }
 
     async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
@@ -421,8 +441,23 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn try_roll_back(&self, trial: &OsTrial) -> Result<bool, StepFailure> {
-        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
-        let deployments = self.run_responsive(provider.observe()).await?;
+        let seen = match self.os.clone() {
+            Some(provider) => match self.run_responsive(provider.observe()).await {
+                Ok(deployments) => Ok((provider, deployments)),
+                Err(error) => Err(error.into()),
+            },
+            None => Err(StepFailure::no_provider()),
+        };
+        let (provider, deployments) = match seen {
+            Ok(seen) => seen,
+            // Such as in emergency mode without /boot. No boot enters a deployment again that was not kept; its entry
+            // is discarded at the next start.
+            Err(failure) if !trial.keeps => {
+                tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                return Ok(self.has_booted());
+            }
+            Err(failure) => return Err(failure),
+        };
         let is = |id: &crate::os::DeploymentId| id.as_str() == trial.deployment;
         if is(&deployments.next) {
             let previous = crate::os::DeploymentId::new(&trial.previous);

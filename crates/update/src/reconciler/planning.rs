@@ -31,6 +31,7 @@ fn is_transient(reason: Reason) -> bool {
                 | Reason::MountMissing
                 | Reason::PermissionMissing
                 | Reason::RecoveryMissing
+                | Reason::OSStepFailed
         )
 }
 

@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, node_call_retry::WaitEnd};
 use crate::{
     boot_id, crash_recovery,
-    journal::{Direction, OsTrial, RebootRecord, Transaction, UpdateFailure, kernel_of},
+    journal::{
+        Direction, OsTrial, OsTrialState, RebootRecord, Transaction, UpdateFailure, kernel_of,
+    },
     phase::PhaseEvent,
     service_port::{RebootKind, RebootMethod, ServiceError, Services},
 };
@@ -184,10 +186,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Logs that an operator has to act.
     pub(super) fn log_pending_reboot(&self) {
         match (&self.journal.os_trial, self.options.current().reboot) {
-            (Some(_), RebootPolicy::Never) => tracing::warn!(
-                "reboot required, and only machinist can request it: another reboot boots the previous kernel \
+            (Some(trial), RebootPolicy::Never) if trial.state == OsTrialState::Staged => {
+                tracing::warn!(
+                    "reboot required, and only machinist can request it: another reboot boots the previous kernel \
                  arguments; set update.reboot to ask or auto"
-            ),
+                )
+            }
             _ => tracing::warn!("reboot required; reboot manually (update.reboot)"),
         }
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, plan_state::PlannedUpdate};
 use crate::{
-    journal::{Journal, TransactionState},
+    journal::{Journal, OsTrial, TransactionState},
     observe_and_plan::{self, PlanResult},
     phase::{Phase, PhaseEvent},
     service_port::Services,
@@ -37,11 +37,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(current) => current,
             Err(event) => return Ok(event),
         };
-        let config = machinist_ignition::digest(&planned.to);
-        let staged = self
-            .stage_deployment(config, planned.plan.os.as_ref())
-            .await;
-        let trial = match staged {
+        let trial = match self.stage_deployment(planned.plan.os.as_ref()).await {
             Ok(trial) => trial,
             Err(event) => {
                 self.plan.set(planned);
@@ -67,16 +63,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 if devices_disabled || planned.plan.cost >= Cost::SoftReboot {
                     journal.devices_before = Some((devices, Timestamp::now()));
                 }
-                journal.os_trial = trial;
                 let options = StageOptions {
                     offline: !live,
                     chown,
                     abort: &abort,
+                    trial,
                 };
                 (stage(store, journal, &planned, options), planned)
             })
             .await?;
         aborter.abort();
+        if staged.is_err() && self.journal.os_trial.is_none() {
+            self.discard_leftover().await?;
+        }
         self.plan.set(planned);
         Ok(self.event_for_staged(staged))
     }
@@ -199,6 +198,8 @@ struct StageOptions<'a> {
     offline: bool,
     chown: bool,
     abort: &'a AbortFlag,
+    /// The deployment that is staged for the config.
+    trial: Option<OsTrial>,
 }
 
 /// Writes the intent, stages, and marks the transaction `Staged`; each step is durable before the next begins.
@@ -254,6 +255,8 @@ fn stage(
             options.abort,
         )?;
         tx.mark = TransactionState::Staged;
+        // Not earlier: recovery drops a transaction that is not staged, and the deployment would belong to none.
+        journal.os_trial = options.trial;
     }
     Ok(store.save(journal)?)
 }

@@ -142,7 +142,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
     async fn complete(&mut self) -> Result<PhaseEvent, UpdateError> {
-        if let Some(event) = self.keep_deployment().await {
+        if let Some(event) = self.keep_deployment().await? {
             return Ok(event);
         }
         let completed = self

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use crate::os::{OsError, ProviderStep};
+use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{ArgumentFault, BootError};
 use machinist_ignition::KernelArgument;
 use machinist_rootfs::RootError;
@@ -27,6 +28,16 @@ pub(super) enum GrubError {
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
+    #[error("{0} is not UTF-8 text")]
+    NotUtf8(AbsPath),
+    #[error("the block of machinist in /boot/grub/custom.cfg does not end")]
+    BrokenBlock,
+    #[error("another program keeps changing /boot/grub/grub.cfg")]
+    ConfigChanged,
+    #[error("the boot without a trial would change: {0:?} instead of {1:?}")]
+    OtherDefault(String, String),
+    #[error("with the arguments of the trial, the kernel would truncate the command line")]
+    TooLong,
     #[error("grub-mkconfig is not installed")]
     NoMkconfig,
     #[error("grub-mkconfig failed")]
@@ -35,7 +46,11 @@ pub(super) enum GrubError {
 
 impl GrubError {
     const fn is_retryable(&self) -> bool {
-        matches!(self, Self::Root(_) | Self::Mkconfig(_))
+        // Package managers rewrite grub.cfg and kernels while the machine runs.
+        matches!(
+            self,
+            Self::Root(_) | Self::Mkconfig(_) | Self::Boot(_) | Self::ConfigChanged
+        )
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {

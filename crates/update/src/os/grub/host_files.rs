@@ -7,7 +7,7 @@ use machinist_boot_loader::grub::GrubFiles;
 use machinist_rootfs::{FileKind, Root};
 
 /// Maximum length of a configuration file of GRUB. One with hundreds of kernels has a megabyte.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
+pub(super) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// The files of the host, some of them replaced by planned texts.
 pub(super) struct HostFiles<'r> {

@@ -38,13 +38,16 @@ impl NewEntry {
             return Err(GrubError::Unsupported);
         }
         let booted = state.booted();
-        let arguments = wanted.kernel_arguments.over(&booted.kernel_arguments);
+        let arguments = desired(state, wanted)?;
         if arguments == booted.kernel_arguments {
             return Ok(None);
         }
         own_arguments(state.of_host()?, &arguments)?;
         let kernel = state.selected.kernel.clone();
-        let id = id_of(&kernel, &arguments);
+        let id = id_of(&arguments);
+        if trial_entry::with_trial(&arguments, &id).is_too_long() {
+            return Err(GrubError::TooLong);
+        }
         let same = state.staged(root);
         let same = same.filter(|staged| staged.deployment.id.as_str() == id);
         if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
@@ -65,7 +68,18 @@ impl NewEntry {
     }
 }
 
-/// Checks by a simulated boot that the entry would boot with the arguments.
+/// The arguments of the deployment. Those that the host has set itself since stay.
+fn desired(state: &GrubState, wanted: &DesiredDeployment) -> Result<KernelCommandLine, GrubError> {
+    let booted = state.booted().kernel_arguments;
+    let mut change = wanted.kernel_arguments.clone();
+    if let Ok(own) = own_arguments(state.of_host()?, &booted) {
+        let remove = change.remove.iter().filter(|one| own.contains(one));
+        change.remove = remove.cloned().collect();
+    }
+    Ok(change.over(&booted))
+}
+
+/// Checks by simulated boots that the entry would boot with the arguments, and that other boots stay as they are.
 fn check_entry(
     root: &Root,
     state: &GrubState,
@@ -78,5 +92,16 @@ fn check_entry(
     let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
     let boot = boot(&files)?;
     let (found, _) = without_trial(&kernel_command_line(&boot.command_line));
-    has_arguments(&found, arguments)
+    has_arguments(&found, arguments)?;
+    let default = files.with_default(&state.block)?;
+    let default = super::state::boot(&default)?;
+    match (&default.entry, &default.command_line)
+        == (&state.selected.entry, &state.selected.command_line)
+    {
+        true => Ok(()),
+        false => Err(GrubError::OtherDefault(
+            default.entry.join(">"),
+            state.selected.entry.join(">"),
+        )),
+    }
 }

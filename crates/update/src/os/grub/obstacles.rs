@@ -86,16 +86,31 @@ fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'t>> {
         .map(|(_, mount)| mount)
 }
 
-/// Returns whether GRUB reaches the device without a layer that it can only read: LVM, RAID, encryption. Multipath is one
-/// disk to the firmware.
+/// Returns whether GRUB reaches the device, or the disk of a partition, without a layer that it can only read: LVM, RAID,
+/// encryption.
 fn is_plain_device(root: &Root, device: &str) -> bool {
-    let directory = format!("/sys/dev/block/{device}");
+    let link = AbsPath::new(format!("/sys/dev/block/{device}")).ok();
+    let Some(directory) = link.and_then(|link| real_path(root, &link)) else {
+        return false;
+    };
+    let disk = directory.parent();
+    let mut devices = [Some(&directory), disk.as_ref()].into_iter().flatten();
+    is_there(root, directory.as_str()) && devices.all(|device| is_plain(root, device))
+}
+
+fn is_plain(root: &Root, directory: &AbsPath) -> bool {
     let is_mapped = is_there(root, &format!("{directory}/dm"));
     let uuid = text(root, &format!("{directory}/dm/uuid"), MAX_FILE_BYTES);
-    let is_multipath = uuid.starts_with("mpath-") || uuid.starts_with("part");
-    is_there(root, &directory)
-        && (!is_mapped || is_multipath)
-        && !is_there(root, &format!("{directory}/md"))
+    // Multipath is one disk to the firmware; its partitions are `part1-mpath-…`.
+    let kind = uuid.split('-').find(|word| !word.starts_with("part"));
+    (!is_mapped || kind == Some("mpath")) && !is_there(root, &format!("{directory}/md"))
+}
+
+/// Returns the path to which the links lead, also the last one.
+pub(super) fn real_path(root: &Root, path: &AbsPath) -> Option<AbsPath> {
+    // The last component of a canonical path may be a link.
+    let below = path.join("x").ok()?;
+    root.canonical(&below).ok()?.parent()
 }
 
 fn is_there(root: &Root, path: &str) -> bool {
@@ -162,6 +177,19 @@ mod tests {
         expect(Some(ProviderObstacle::GrubBlockDevice));
         write("sys/dev/block/8:1/dm/uuid", "part1-mpath-x\n");
         expect(None);
+        write("sys/dev/block/8:1/dm/uuid", "part1-LVM-x\n");
+        expect(Some(ProviderObstacle::GrubBlockDevice));
+        // A partition of a RAID device.
+        write("sys/devices/virtual/block/md126/md126p1/dev", "259:1\n");
+        write("sys/devices/virtual/block/md126/md/level", "raid1\n");
+        let link = AbsPath::new("/sys/dev/block/259:1").unwrap();
+        let target = "../../devices/virtual/block/md126/md126p1";
+        root.build_link(&link, target).unwrap();
+        write(
+            "proc/1/mountinfo",
+            "22 1 259:1 / / rw - ext4 /dev/md126p1 rw\n",
+        );
+        expect(Some(ProviderObstacle::GrubBlockDevice));
         write(
             "proc/1/mountinfo",
             "22 1 0:30 / / rw - btrfs /dev/sda1 rw\n",

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use super::{
     error::GrubError,
-    host_files::HostFiles,
+    host_files::{HostFiles, MAX_CONFIG_BYTES},
     kept_arguments::{KeptArguments, joined},
-    trial_entry::{id_of, staged_id, without_trial},
+    trial_entry::{has_broken_block, id_of, staged_id, without_trial},
 };
 use crate::os::{Deployment, DeploymentId, KernelType, StagedDeployment};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
 };
-use machinist_ignition::{KernelArgument, KernelCommandLine};
+use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
 /// The directory of GRUB's configuration.
@@ -34,7 +34,6 @@ pub(super) struct GrubState {
     /// The boot without `next_entry`.
     pub(super) selected: KernelBoot,
     pub(super) booted: KernelCommandLine,
-    pub(super) booted_kernel: String,
     /// The arguments that the selected deployment has from machinist.
     pub(super) kept: KeptArguments,
     /// The file of kept arguments is newer than grub.cfg: a keep was interrupted.
@@ -52,6 +51,16 @@ pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
     AbsPath::new(path).map_err(|_| GrubError::Boot(BootError::Missing(path.to_owned())))
 }
 
+/// Reads a file that machinist changes, and that must not lose anything: empty only if it does not exist.
+fn own_text(root: &Root, name: &str) -> Result<String, GrubError> {
+    let path = path(&in_prefix(name))?;
+    match root.read(&path, MAX_CONFIG_BYTES) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| GrubError::NotUtf8(path)),
+        Err(error) if error.is_not_found() => Ok(String::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 pub(super) fn deployment(id: String, arguments: KernelCommandLine) -> Deployment {
     Deployment {
         id: DeploymentId::new(id),
@@ -66,13 +75,14 @@ pub(super) fn deployment(id: String, arguments: KernelCommandLine) -> Deployment
 impl GrubState {
     pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
         let files = HostFiles::new(root);
-        let block = files.text(&in_prefix("grubenv")).unwrap_or_default();
+        let block = own_text(root, "grubenv")?;
+        let custom = own_text(root, "custom.cfg")?;
+        if has_broken_block(&custom) {
+            return Err(GrubError::BrokenBlock);
+        }
         let block = EnvironmentBlock::parse(&block).unwrap_or_default();
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
-        let image = KernelCommandLine::parse(&running);
-        let mut image = image.iter().filter(|one| one.name() == "BOOT_IMAGE");
         let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
-        let booted_kernel = image.next().and_then(KernelArgument::value);
         let selected = boot(&files.with_default(&block)?)?;
         let in_config = written.in_config(&kernel_command_line(&selected.command_line));
         let (kept, host) = in_config.map_or_else(
@@ -84,23 +94,20 @@ impl GrubState {
             is_interrupted: kept.current != written.current,
             host,
             booted: kernel_command_line(&running),
-            booted_kernel: booted_kernel.unwrap_or_default().to_owned(),
             kept,
             block,
-            custom: HostFiles::new(root)
-                .text(&in_prefix("custom.cfg"))
-                .unwrap_or_default(),
+            custom,
         })
     }
 
     pub(super) fn selected(&self) -> Deployment {
         let arguments = kernel_command_line(&self.selected.command_line);
-        deployment(id_of(&self.selected.kernel, &arguments), arguments)
+        deployment(id_of(&arguments), arguments)
     }
 
     pub(super) fn booted(&self) -> Deployment {
         let (arguments, _) = without_trial(&self.booted);
-        deployment(id_of(&self.booted_kernel, &arguments), arguments)
+        deployment(id_of(&arguments), arguments)
     }
 
     /// The arguments of the selected deployment that the host sets itself.
@@ -114,10 +121,7 @@ impl GrubState {
 
     pub(super) fn previous(&self) -> Option<Deployment> {
         let arguments = joined(self.host.as_ref()?, self.kept.previous.as_ref()?);
-        Some(deployment(
-            id_of(&self.selected.kernel, &arguments),
-            arguments,
-        ))
+        Some(deployment(id_of(&arguments), arguments))
     }
 
     pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {

@@ -15,9 +15,10 @@ const TRIAL_MARK: &str = "machinist.trial";
 /// panics, initramfs-tools without a root file system (both by `panic`), and dracut.
 const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot";
 
-/// The identifier of a deployment: its kernel and its arguments, however they are spelled.
-pub(super) fn id_of(kernel: &str, arguments: &KernelCommandLine) -> String {
-    let mut text = kernel.rsplit('/').next().unwrap_or_default().to_owned();
+/// The identifier of a deployment: its arguments, however they are spelled. The kernel is none of its parts, because
+/// the distribution may install another one at any time.
+pub(super) fn id_of(arguments: &KernelCommandLine) -> String {
+    let mut text = String::new();
     for argument in arguments.iter() {
         let part = (argument.is_for_init(), argument.name(), argument.value());
         text.push_str(&format!("{part:?}"));
@@ -38,7 +39,7 @@ pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelComma
 }
 
 /// The arguments of a deployment, and whether they were those of a trial.
-pub(super) fn without_trial(arguments: &KernelCommandLine) -> (KernelCommandLine, bool) {
+pub(in crate::os) fn without_trial(arguments: &KernelCommandLine) -> (KernelCommandLine, bool) {
     let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
     let Some(mark) = mark else {
         return (arguments.clone(), false);
@@ -94,6 +95,12 @@ pub(super) fn with_block(custom: &str, entry: Option<&str>) -> String {
         text.push_str(&format!("{BEGIN}\n{entry}{END}\n"));
     }
     text
+}
+
+/// Whether machinist's block begins and does not end.
+pub(super) fn has_broken_block(custom: &str) -> bool {
+    let mut blocks = custom.split(BEGIN).skip(1);
+    blocks.any(|rest| !rest.contains(END))
 }
 
 /// The identifier of the entry in machinist's block.
