@@ -62,13 +62,9 @@ pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<
 
 /// Discards a deployment that an update has staged and that no update needs any more.
 pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
-    let Some(provider) = os_provider(root, Some(&Systemd::of(root))) else {
-        return Ok(());
-    };
-    // A boot loader that cannot be read has no staged deployment.
-    match provider.observe().await {
-        Ok(seen) if seen.staged.is_some() => provider.discard().await,
-        _ => Ok(()),
+    match os_provider(root, Some(&Systemd::of(root))) {
+        Some(provider) => os::discard_staged(&*provider).await,
+        None => Ok(()),
     }
 }
 

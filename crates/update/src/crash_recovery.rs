@@ -93,12 +93,7 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
             done.reversed.push(journal.transactions[index].id.clone());
         }
     }
-    let mut counted = false;
-    let trial = journal.os_trial.as_ref();
-    let counts = trial.is_none_or(OsTrial::counts_boots);
-    for tx in journal.transactions.iter_mut().filter(|_| counts) {
-        counted |= boot.as_deref().is_some_and(|boot| count(tx, boot));
-    }
+    let counted = boot.is_some_and(|boot| count_boot(&mut journal, &boot));
     let open =
         |tx: &Transaction| tx.mark != TransactionState::Intent || tx.direction == Direction::Undo;
     journal.transactions.retain(open);
@@ -110,8 +105,18 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
 
 /// Counts a boot with an unverified config. The first process that observes the boot does this: recovery, guard, or
 /// agent. The count is durable before any process may request the next reboot. This prevents endless reboots, even
-/// if the recovery unit is not installed.
-pub(super) fn count(tx: &mut Transaction, boot: &str) -> bool {
+/// if the recovery unit is not installed. A boot of a locked deployment is no attempt. Returns whether it was counted.
+pub(super) fn count_boot(journal: &mut Journal, boot: &str) -> bool {
+    let trial = journal.os_trial.as_ref();
+    let counts = trial.is_none_or(OsTrial::counts_boots);
+    let mut counted = false;
+    for tx in journal.transactions.iter_mut().filter(|_| counts) {
+        counted |= count(tx, boot);
+    }
+    counted
+}
+
+fn count(tx: &mut Transaction, boot: &str) -> bool {
     let waits = tx.direction == Direction::Forward && tx.mark == TransactionState::Committed;
     let known = tx.counted_boot.as_deref() == Some(boot);
     if !waits || known || !tx.rebooted_since(boot) {

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::os;
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{KernelCommandLine, MachineConfig};
+use machinist_ignition::MachineConfig;
 use machinist_plan::{
     Attributes, BaseConfig, Database, DriftEntry, Edit, MachineFacts, OsFacts, Policies,
     SelinuxLabels, TargetFailures, UnitFacts, Verified,
@@ -152,7 +152,7 @@ fn observe_sides(
         changed_targets: known.changed_targets,
         changed_objects: still_there(root, &known.changed_objects)?,
         key_files: known.key_files,
-        kernel_arguments: kernel_arguments(root)?,
+        kernel_arguments: os::running_arguments(root)?,
         os: OsFacts {
             release: release.cloned(),
             kernel_type: kernel_type(root)?,
@@ -375,14 +375,6 @@ fn concerning(config: &MachineConfig, paths: &BTreeSet<AbsPath>) -> MachineConfi
 
 fn owned<K: Clone, V: Clone>((key, value): (&K, &V)) -> (K, V) {
     (key.clone(), value.clone())
-}
-
-/// Returns the running kernel's arguments; empty if the root has no /proc.
-fn kernel_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
-    let text = text_if_there(root, "/proc/cmdline", MAX_TEXT_BYTES)?;
-    Ok(os::without_trial_arguments(&KernelCommandLine::parse(
-        &text,
-    )))
 }
 
 /// Returns the type of the running kernel, derived from its release; `None` if the root has no /proc.

@@ -149,11 +149,14 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             return Err(error);
         }
+        let directory = path(PREFIX)?;
+        self.root.sync_dir(&directory)?;
+        self.root.sync_point(&directory)?.sync()?;
         // grub-mkconfig takes long enough for others to change these files.
         self.remove_entry(&GrubState::read(&self.root)?)
     }
 
-    /// Replaces grub.cfg by one with these arguments.
+    /// Replaces grub.cfg by one with these arguments; on an error it is unchanged.
     async fn write_config(
         &self,
         state: &GrubState,
@@ -173,10 +176,7 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             let new = path(NEW_CONFIG)?;
             self.root.sync_file(&new)?;
-            self.root.move_over(&new, &path(&config)?)?;
-            let directory = path(PREFIX)?;
-            self.root.sync_dir(&directory)?;
-            return Ok(self.root.sync_point(&directory)?.sync()?);
+            return Ok(self.root.move_over(&new, &path(&config)?)?);
         }
         self.remove_new_config()?;
         Err(GrubError::ConfigChanged)

@@ -34,7 +34,7 @@ pub fn host_kind(root: &Root) -> HostKind {
     }
 }
 
-fn is_there(root: &Root, path: &str) -> bool {
+pub(super) fn is_there(root: &Root, path: &str) -> bool {
     let path = AbsPath::new(path).ok();
     path.is_some_and(|path| matches!(root.stat(&path), Ok(Some(_))))
 }

@@ -27,11 +27,14 @@ pub use self::{
     kernel_arguments::KernelArguments,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
 };
-use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
 use machinist_plan::{HostKind, OsCapabilities, OsUpdate};
-use machinist_rootfs::Root;
+use machinist_rootfs::{Root, RootError};
 use std::sync::Arc;
+
+/// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
+const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
 /// Returns what can be changed in the operating system below `root`. This and [`provider`] are the only places that
 /// decide it. An offline root has no boot loader that runs, so nothing can be changed there.
@@ -61,9 +64,27 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
     Some(Refusal::new(reason, chain(&error)).field("kernelArguments"))
 }
 
-/// Returns the arguments of the running kernel without those that a trial of a deployment adds.
-pub fn without_trial_arguments(running: &KernelCommandLine) -> KernelCommandLine {
-    grub::without_trial(running).0
+/// Reads the running kernel's arguments, without those that a trial of a deployment adds; empty if the root has no /proc.
+pub(crate) fn running_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
+    let Ok(path) = AbsPath::new("/proc/cmdline") else {
+        return Ok(KernelCommandLine::default());
+    };
+    match root.read(&path, MAX_COMMAND_LINE_BYTES) {
+        Ok(bytes) => {
+            let running = KernelCommandLine::parse(&String::from_utf8_lossy(&bytes));
+            Ok(grub::without_trial(&running).0)
+        }
+        Err(error) if error.is_not_found() => Ok(KernelCommandLine::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Discards the staged deployment, if there is one. A boot loader that cannot be read has none.
+pub async fn discard_staged(provider: &dyn OsProvider) -> Result<(), OsError> {
+    match provider.observe().await {
+        Ok(seen) if seen.staged.is_some() => provider.discard().await,
+        _ => Ok(()),
+    }
 }
 
 /// Returns the built-in provider of the host below `root`; `None` if it has none.

@@ -14,7 +14,7 @@ use crate::{
     service_port::{Services, StartupState},
     store,
 };
-use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
+use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_ignition::KernelCommandLine;
 
 /// Interval between two checks. A boot takes many seconds, a check some milliseconds.
@@ -27,9 +27,6 @@ const NO_REBOOT_HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
 /// A boot must be healthy for this multiple of `actions.settle`: a kubelet that lacks something takes longer to
 /// fail than a service that cannot read its config.
 const STABLE_SETTLE_FACTOR: u32 = 5;
-
-/// Maximum length of the kernel command line; the kernel limits it to 4 KiB on most architectures.
-const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
 /// Result of waiting for a healthy machine.
 #[derive(Debug)]
@@ -172,10 +169,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Vec::new();
         };
         let desired = KernelCommandLine::of(&config.kernel_arguments);
-        let running = AbsPath::new("/proc/cmdline").ok();
-        let running = running.and_then(|path| root.read_text(&path, MAX_COMMAND_LINE_BYTES).ok());
-        let running = KernelCommandLine::parse(&running.unwrap_or_default());
-        let running = os::without_trial_arguments(&running);
+        let running = os::running_arguments(root).unwrap_or_default();
         let missing = desired.missing_from(&running).into_iter();
         missing
             .map(|argument| argument.as_str().to_owned())

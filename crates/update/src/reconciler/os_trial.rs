@@ -9,7 +9,10 @@ use std::{sync::Arc, time::Duration};
 use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{Direction, OsTrial, OsTrialState},
-    os::{Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    os::{
+        self, DeploymentId, Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep,
+        STEP_TIMEOUT,
+    },
     phase::{PhaseEffect, PhaseEvent},
     service_port::Services,
 };
@@ -80,6 +83,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self
     }
 
+    fn provider(&self) -> Result<Arc<dyn OsProvider>, StepFailure> {
+        self.os.clone().ok_or_else(StepFailure::no_provider)
+    }
+
     /// Stages the deployment of a plan, locked. A plan without one discards what an earlier plan has staged, unless the
     /// machine runs on it. Returns the record for the journal.
     pub(super) async fn stage_deployment(
@@ -133,21 +140,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Discards a staged deployment that no open update has: the previous process ended before it could record or
     /// discard it.
     pub(super) async fn discard_leftover(&mut self) -> Result<(), UpdateError> {
-        if let Some(provider) = self.os.clone() {
-            let discard = async {
-                // A host whose boot loader cannot be read has no staged deployment, and needs none.
-                let staged = provider
-                    .observe()
-                    .await
-                    .is_ok_and(|seen| seen.staged.is_some());
-                match staged || self.journal.os_trial.is_some() {
-                    true => provider.discard().await,
-                    false => Ok(()),
-                }
-            };
-            if let Err(error) = self.run_responsive(discard).await {
-                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-            }
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(os::discard_staged(&*provider)).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
         }
         if self.journal.os_trial.take().is_some() {
             self.save().await?;
@@ -253,7 +249,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn observe_after_boot(&self) -> Result<Deployments, StepFailure> {
-        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
+        let provider = self.provider()?;
         for _ in 1..MAX_OBSERVATIONS {
             match self.run_responsive(provider.observe()).await {
                 Err(error) if error.is_retryable() => {
@@ -334,18 +330,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn try_unlock(&mut self) -> Result<(), StepFailure> {
-        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
-        let deployments = self.run_responsive(provider.observe()).await?;
+        let provider = self.provider()?;
         let Some(trial) = self.journal.os_trial.clone() else {
             return Ok(());
         };
-        let id = |name: &str| crate::os::DeploymentId::new(name);
-        let unlocked = self
-            .run_responsive(provider.unlock(&id(&trial.deployment)))
-            .await;
-        let is_booted = deployments.booted.id.as_str() == trial.deployment;
-        match unlocked {
-            Err(OsError::DeploymentMissing { .. }) if !is_booted => {}
+        let id = DeploymentId::new(&trial.deployment);
+        match self.run_responsive(provider.unlock(&id)).await {
+            Err(OsError::DeploymentMissing { .. }) if !self.has_booted() => {}
             unlocked => return Ok(unlocked?),
         }
         tracing::warn!(
@@ -357,7 +348,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(staged) = staged.await? else {
             return Err(OsError::DeploymentMissing {
                 step: ProviderStep::Unlock,
-                id: id(&trial.deployment),
+                id,
             }
             .into());
         };
@@ -406,8 +397,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
-        let provider = self.os.clone().ok_or_else(StepFailure::no_provider)?;
-        let id = crate::os::DeploymentId::new(&trial.deployment);
+        let provider = self.provider()?;
+        let id = DeploymentId::new(&trial.deployment);
         self.run_responsive(provider.keep(&id)).await?;
         let next = self.run_responsive(provider.observe()).await?.next;
         if next != id {
@@ -441,14 +432,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     async fn try_roll_back(&self, trial: &OsTrial) -> Result<bool, StepFailure> {
-        let seen = match self.os.clone() {
-            Some(provider) => match self.run_responsive(provider.observe()).await {
-                Ok(deployments) => Ok((provider, deployments)),
-                Err(error) => Err(error.into()),
-            },
-            None => Err(StepFailure::no_provider()),
+        let seen = async {
+            let provider = self.provider()?;
+            let deployments = provider.observe().await?;
+            Ok::<_, StepFailure>((provider, deployments))
         };
-        let (provider, deployments) = match seen {
+        let (provider, deployments) = match self.run_responsive(seen).await {
             Ok(seen) => seen,
             // Such as in emergency mode without /boot. No boot enters a deployment again that was not kept; its entry
             // is discarded at the next start.
@@ -458,9 +447,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
             Err(failure) => return Err(failure),
         };
-        let is = |id: &crate::os::DeploymentId| id.as_str() == trial.deployment;
+        let is = |id: &DeploymentId| id.as_str() == trial.deployment;
         if is(&deployments.next) {
-            let previous = crate::os::DeploymentId::new(&trial.previous);
+            let previous = DeploymentId::new(&trial.previous);
             self.run_responsive(provider.roll_back(&previous)).await?;
         } else {
             self.run_responsive(provider.discard()).await?;

@@ -19,8 +19,8 @@ use machinist_ignition::{MachineConfig, Refusal};
 pub(super) struct PlanRefusedError(pub(super) Vec<Refusal>);
 
 /// Returns whether the refusal may disappear without a change of the config: disk space becomes free, a file system
-/// is mounted or remounted, a flag is cleared, recovery is installed, or an obstacle is removed. Anything else requires
-/// a changed config.
+/// is mounted or remounted, a flag is cleared, recovery is installed, the boot loader's files become readable, or an
+/// obstacle is removed. Anything else requires a changed config.
 fn is_transient(reason: Reason) -> bool {
     reason.is_obstacle()
         || matches!(

@@ -8,9 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{RebootPolicy, Reconciler, ReconcilerHooks, UpdateError, node_call_retry::WaitEnd};
 use crate::{
     boot_id, crash_recovery,
-    journal::{
-        Direction, OsTrial, OsTrialState, RebootRecord, Transaction, UpdateFailure, kernel_of,
-    },
+    journal::{Direction, OsTrialState, RebootRecord, Transaction, UpdateFailure, kernel_of},
     phase::PhaseEvent,
     service_port::{RebootKind, RebootMethod, ServiceError, Services},
 };
@@ -150,8 +148,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Locks the deployment, and returns the delay before the next attempt; `None` for no delay. An attempt that did not reach the service
-    /// manager, or that an inhibitor lock blocked, is not counted.
+    /// Locks the deployment, and returns the delay before the next attempt; `None` for no delay. An attempt that did
+    /// not reach the service manager, or that an inhibitor lock blocked, is not counted.
     async fn delay_after(
         &mut self,
         attempt: RebootAttempt,
@@ -214,13 +212,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(now) = now.filter(|now| boot_at_start.as_ref() != Some(now)) else {
             return Ok(None);
         };
-        let trial = self.journal.os_trial.as_ref();
-        let counts = trial.is_none_or(OsTrial::counts_boots);
-        for tx in &mut self.journal.transactions {
-            if counts {
-                crash_recovery::count(tx, &now);
-            }
-        }
+        crash_recovery::count_boot(&mut self.journal, &now);
         self.save().await?;
         let top = self.journal.top().filter(|tx| tx.rebooted_since(&now));
         Ok(top.map(|top| match top.direction {

@@ -79,7 +79,7 @@ fn desired(state: &GrubState, wanted: &DesiredDeployment) -> Result<KernelComman
     Ok(change.over(&booted))
 }
 
-/// Checks by simulated boots that the entry would boot with the arguments, and that other boots stay as they are.
+/// Checks by simulated boots that the entry would boot with the arguments, and that other boots do not change.
 fn check_entry(
     root: &Root,
     state: &GrubState,

@@ -5,7 +5,8 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
 
-use super::state::{MAX_COMMAND_LINE_BYTES, PREFIX, in_prefix};
+use super::state::{PREFIX, in_prefix};
+use crate::os::{MAX_COMMAND_LINE_BYTES, host_detection::is_there};
 
 /// The places of grub-mkconfig: Debian, then distributions with merged directories.
 const MKCONFIG_PATHS: [&str; 2] = ["/usr/sbin/grub-mkconfig", "/usr/bin/grub-mkconfig"];
@@ -26,7 +27,7 @@ pub(in crate::os) fn grub_mkconfig(root: &Root) -> Option<String> {
     found.map(|path| (*path).to_owned())
 }
 
-/// Returns why GRUB cannot try a deployment here. What cannot be read counts as an obstacle.
+/// Returns why GRUB cannot try a deployment here. A file that cannot be read counts as an obstacle.
 pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if !is_there(root, &in_prefix("grub.cfg")) {
         return Some(ProviderObstacle::NoGrub);
@@ -111,11 +112,6 @@ pub(super) fn real_path(root: &Root, path: &AbsPath) -> Option<AbsPath> {
     // The last component of a canonical path may be a link.
     let below = path.join("x").ok()?;
     root.canonical(&below).ok()?.parent()
-}
-
-fn is_there(root: &Root, path: &str) -> bool {
-    let path = AbsPath::new(path).ok();
-    path.is_some_and(|path| matches!(root.stat(&path), Ok(Some(_))))
 }
 
 fn text(root: &Root, path: &str, most: u64) -> String {

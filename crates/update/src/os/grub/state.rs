@@ -8,7 +8,7 @@ use super::{
     kept_arguments::{KeptArguments, joined},
     trial_entry::{has_broken_block, id_of, staged_id, without_trial},
 };
-use crate::os::{Deployment, DeploymentId, KernelType, StagedDeployment};
+use crate::os::{Deployment, DeploymentId, KernelType, MAX_COMMAND_LINE_BYTES, StagedDeployment};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
@@ -25,9 +25,6 @@ pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 
 /// The variable that names the entry of the next boot.
 pub(super) const NEXT_ENTRY: &str = "next_entry";
-
-/// Maximum length of /proc/cmdline.
-pub(super) const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
 /// The deployments, as the files describe them.
 pub(super) struct GrubState {
@@ -80,7 +77,10 @@ impl GrubState {
         if has_broken_block(&custom) {
             return Err(GrubError::BrokenBlock);
         }
-        let block = EnvironmentBlock::parse(&block).unwrap_or_default();
+        let block = match block.is_empty() {
+            true => EnvironmentBlock::default(),
+            false => EnvironmentBlock::parse(&block).map_err(BootError::from)?,
+        };
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
         let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
         let selected = boot(&files.with_default(&block)?)?;
