@@ -4,6 +4,7 @@
 mod cdi_spec;
 mod data_url;
 mod declaration;
+mod grub;
 mod journal;
 mod labels;
 mod machine_config;
@@ -72,6 +73,10 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry {
         name: "registries",
         check: |bytes| as_text(bytes, registries::check),
+    },
+    Entry {
+        name: "grub",
+        check: |bytes| as_text(bytes, grub::check),
     },
     Entry {
         name: "labels",
