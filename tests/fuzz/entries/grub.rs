@@ -1,5 +1,7 @@
 //! GRUB's configuration, or its environment block: a simulated boot ends, and a block that is written reads as before.
-use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub, kernel_command_line};
+use machinist_boot_loader::grub::{
+    EnvironmentBlock, GrubFiles, SimulatedGrub, kernel_command_line,
+};
 
 /// grub.cfg, which sources itself as custom.cfg, beside kernels of every name.
 struct Config<'t>(&'t str);

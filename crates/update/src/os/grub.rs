@@ -252,6 +252,12 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         if there.is_none_or(|there| there.deployment.id != *staged) {
             return Err(missing(ProviderStep::Unlock, staged));
         }
+        let requested = state.block.get(NEXT_ENTRY).unwrap_or_default();
+        if !requested.is_empty() && requested != staged.as_str() {
+            tracing::warn!(
+                "the next boot enters {staged} and not {requested}, which was selected by grub-reboot"
+            );
+        }
         self.set_next_entry(&state.block, Some(staged.as_str()))
             .map_err(at)
     }
