@@ -28,7 +28,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How a controller runs.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
-    /// The name of this process in the Lease, such as its pod's. It need not be unique.
+    /// The name of this process in the Lease, such as its pod's; a random number is appended to it.
     pub identity: String,
     /// The Node that this process runs on; it is updated last.
     pub node: Option<String>,

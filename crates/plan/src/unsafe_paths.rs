@@ -325,7 +325,7 @@ impl DesiredTree {
         let wanted = self.objects.get(path);
         let asked = wanted.map_or(path, |wanted| &wanted.asked).clone();
         self.left_behind.push(format!(
-            "{asked} is unchanged in the config and left as it is: {why}"
+            "{asked} is skipped, because its entry has not changed: {why}"
         ));
         self.skipped_entries.insert(asked);
     }

@@ -48,8 +48,8 @@ impl MachineFacts {
                 && self.may_be_written_by_users(path, wanted))
     }
 
-    /// The topmost directory above a path that the same users may change: a directory that others than its owner may
-    /// write is no evidence against its owner.
+    /// The topmost directory above a path that the users who may change the path may change too. Below a directory that
+    /// several users may write it is that directory, because any of them may cause the failures there.
     fn users_top(&self, path: &AbsPath) -> Option<AbsPath> {
         let top = self.user_tops.get(path)?;
         let above: Vec<AbsPath> = path.ancestors().take_while(|it| it.is_under(top)).collect();
@@ -140,7 +140,7 @@ impl ContestedDirectories {
         let mut failures: BTreeMap<AbsPath, DirectoryFailures> = BTreeMap::new();
         for (target, of_target) in &observed.changed_targets {
             if observed.is_changed_by_users(target, after) {
-                // Where users may only change their own object, it is no evidence against the entries beside it.
+                // Where users may only change their own object, they cannot change the entries beside it.
                 let is_moved = observed.user_tops.contains_key(target);
                 let place = target.parent().filter(|_| is_moved);
                 let is_object = place.is_none();

@@ -44,7 +44,7 @@ pub enum SystemdErrorKind {
     #[error("the shutdown was cancelled after it had been accepted")]
     Cancelled,
     /// logind did not announce the shutdown in time.
-    #[error("the shutdown was not announced within {within:?}")]
+    #[error("logind did not announce the shutdown within {within:?}")]
     NoReceipt {
         /// How long the announcement was awaited.
         within: Duration,

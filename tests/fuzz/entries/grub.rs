@@ -25,13 +25,13 @@ pub(crate) fn check(text: &str) {
     if let Ok(boot) = SimulatedGrub::new(&config, "/boot/grub").boot() {
         kernel_command_line(&boot.command_line);
         let source = SimulatedGrub::new(&config, "/boot/grub").booted_source();
-        let source = source.expect("the same boot").unwrap_or_default();
+        let source = source.unwrap().unwrap_or_default();
         assert!(text.contains(&source));
     }
     if let Ok(block) = EnvironmentBlock::parse(text)
         && let Ok(written) = block.to_text()
     {
-        let read = EnvironmentBlock::parse(&written).expect("what was written");
+        let read = EnvironmentBlock::parse(&written).unwrap();
         assert!(block.iter().eq(read.iter()), "{written:?}");
     }
 }

@@ -87,7 +87,7 @@ words! {
     SoftReboot {
         /// Every reboot is a full reboot.
         Never = "never",
-        /// If no rule demands a reboot and only userspace reads the changed files.
+        /// A soft reboot is enough if no disruption policy demands a reboot and only userspace reads the changed files.
         Auto = "auto",
     }
     /// How resources are registered with the kubelet.
