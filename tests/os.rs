@@ -12,3 +12,5 @@ mod grub_host;
 pub(crate) mod grub_machine;
 mod kinds;
 mod mutants;
+mod systemd_boot_host;
+mod systemd_boot_machine;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds a Debian disk image with GRUB for BIOS and prints its path.
+# Builds a Debian disk image and prints its path: image.sh [grub|systemd-boot]. GRUB is for BIOS, systemd-boot for EFI.
 #
 # The image is kept in a cache under a digest of this script, the list of
 # packages, the mirror and the ssh key, so a second call only prints the path.
@@ -15,9 +15,16 @@ umask 022
 
 suite=trixie
 mirror=${MACHINIST_VM_MIRROR:-http://deb.debian.org/debian}
-packages="linux-image-cloud-amd64 grub-pc systemd-sysv dbus openssh-server udev
+loader=${1:-grub}
+case $loader in
+grub) loader_packages=grub-pc tools= ;;
+systemd-boot) loader_packages="systemd-boot systemd-boot-efi" tools="mkfs.vfat mcopy mmd" ;;
+*) echo "usage: image.sh [grub|systemd-boot]" >&2; exit 64 ;;
+esac
+packages="linux-image-cloud-amd64 $loader_packages systemd-sysv dbus openssh-server udev
     iproute2 initramfs-tools kmod e2fsprogs ${MACHINIST_VM_PACKAGES:-}"
 disk_mib=4096
+kernel_arguments='root=LABEL=root ro console=ttyS0,115200'
 memory_mib=768
 finish_timeout=1200
 
@@ -43,7 +50,7 @@ fi
 
 list=$(echo "$packages" | tr -s ' \n' '\n\n' | sed '/^$/d' | sort -u)
 digest=$( { cat "$0" "$key.pub"; echo "$mirror $list"; } | sha256sum | cut -c1-16)
-image=$cache/$suite-$digest.qcow2
+image=$cache/$suite-$loader-$digest.qcow2
 
 if [ -e "$image" ]; then
     echo "$image"
@@ -51,7 +58,7 @@ if [ -e "$image" ]; then
 fi
 
 [ "$(id -u)" = 0 ] || fail "the image is not built yet, and building it needs root"
-for tool in mmdebstrap sgdisk mke2fs qemu-img qemu-system-x86_64; do
+for tool in mmdebstrap sgdisk mke2fs qemu-img qemu-system-x86_64 $tools; do
     command -v "$tool" >/dev/null || fail "$tool is missing"
 done
 
@@ -74,6 +81,13 @@ put 600 root/.ssh/authorized_keys <"$key.pub"
 put 644 etc/hostname <<<vm
 put 644 etc/hosts <<<'127.0.0.1 localhost vm'
 put 644 etc/fstab <<<'LABEL=root / ext4 errors=remount-ro 0 1'
+if [ "$loader" = systemd-boot ]; then
+    echo 'LABEL=ESP /efi vfat umask=0077 0 2' >>"$files/etc/fstab"
+    mkdir "$files/efi"
+    # The names of entries do not depend on the identity, which each copy of the image chooses.
+    put 644 etc/kernel/entry-token <<<vm
+    put 644 etc/kernel/cmdline <<<"$kernel_arguments"
+fi
 
 # An emulated processor unpacks slowly, so the ramdisk holds only what is needed.
 put 644 etc/initramfs-tools/conf.d/vm <<END
@@ -123,8 +137,8 @@ PasswordAuthentication no
 UseDNS no
 END
 
-# This unit runs once, in the first boot, and leaves nothing of itself behind.
-put 644 etc/systemd/system/vm-finish.service <<END
+# This unit runs once, in the first boot of GRUB's image, and leaves nothing of itself behind.
+[ "$loader" != grub ] || put 644 etc/systemd/system/vm-finish.service <<END
 [Unit]
 Description=Install GRUB and switch the machine off
 SuccessAction=poweroff
@@ -137,7 +151,7 @@ StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS0
 END
-put 755 usr/local/sbin/vm-finish <<'END'
+[ "$loader" != grub ] || put 755 usr/local/sbin/vm-finish <<'END'
 #!/bin/sh
 set -e
 grub-install --target=i386-pc /dev/vda
@@ -167,12 +181,16 @@ mmdebstrap --quiet --variant=minbase --include="$(echo "$list" | paste -sd,)" \
 tree_done=$SECONDS
 say "the packages took $((tree_done - begin)) s"
 
-# The first partition holds GRUB's core image, and the second one holds the rest.
+# The first partition holds GRUB's core image, or systemd-boot with its entries and kernels; the second one holds the
+# rest.
 disk=$work/disk.raw
-start=4096
+case $loader in
+grub) start=4096 type=ef02 ;;
+systemd-boot) start=$((257 * 2048)) type=ef00 ;;
+esac
 sectors=$((disk_mib * 2048))
 truncate -s "${disk_mib}M" "$disk"
-sgdisk --clear --new=1:2048:4095 --typecode=1:ef02 --change-name=1:bios \
+sgdisk --clear --new="1:2048:$((start - 1))" --typecode="1:$type" --change-name=1:loader \
     --new="2:$start:$((sectors - 2049))" --typecode=2:8300 --change-name=2:root \
     "$disk" >/dev/null
 # GRUB could not read a file system that has its checksum seed in the superblock.
@@ -182,9 +200,35 @@ mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$work/root" \
 disk_done=$SECONDS
 say "the disk took $((disk_done - tree_done)) s"
 
+# Writes the EFI system partition, with an entry as kernel-install writes it.
+install_systemd_boot() {
+    local kernel version partition=$disk@@1M boot=$work/root/boot
+    kernel=$(echo "$boot"/vmlinuz-*)
+    version=${kernel##*/vmlinuz-}
+    cat >"$work/entry.conf" <<END
+title      Debian GNU/Linux 13 (trixie)
+version    $version
+sort-key   debian
+options    $kernel_arguments
+linux      /vm/$version/linux
+initrd     /vm/$version/initrd.img-$version
+END
+    echo 'timeout 1' >"$work/loader.conf"
+    mkfs.vfat -F 32 -s 1 -n ESP --offset=2048 "$disk" $(((start - 2048) / 2)) >&2
+    mmd -i "$partition" ::EFI ::EFI/BOOT ::EFI/systemd ::loader ::loader/entries ::vm "::vm/$version"
+    for place in BOOT/BOOTX64.EFI systemd/systemd-bootx64.efi; do
+        mcopy -i "$partition" "$work/root/usr/lib/systemd/boot/efi/systemd-bootx64.efi" "::EFI/$place"
+    done
+    mcopy -i "$partition" "$work/loader.conf" ::loader/loader.conf
+    mcopy -i "$partition" "$work/entry.conf" "::loader/entries/vm-$version.conf"
+    mcopy -i "$partition" "$kernel" "::vm/$version/linux"
+    mcopy -i "$partition" "$boot/initrd.img-$version" "::vm/$version/initrd.img-$version"
+}
+
 # The first boot takes its kernel from outside, since GRUB is not there yet.
 # It may skip every flush to the disk, because a failed build is thrown away.
-serial=$work/serial.log
+install_grub() {
+local serial=$work/serial.log
 timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -m "$memory_mib" -smp 1 \
     -nodefaults -no-user-config -display none -no-reboot -nic none \
     -serial "file:$serial" -device virtio-rng-pci \
@@ -197,8 +241,10 @@ if ! grep -aq VM-IMAGE-READY "$serial"; then
     cp "$serial" "$cache/failed-serial.log"
     fail "the first boot did not finish; its log is $cache/failed-serial.log"
 fi
-boot_done=$SECONDS
-say "the first boot took $((boot_done - disk_done)) s"
+}
+
+"install_${loader//-/_}"
+say "the boot loader took $((SECONDS - disk_done)) s"
 
 qemu-img convert -O qcow2 "$disk" "$work/image.qcow2"
 chmod 444 "$work/image.qcow2"

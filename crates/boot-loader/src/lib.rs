@@ -3,3 +3,4 @@
 //! This crate is pure: the caller reads the files, and writes the texts that it returns.
 
 pub mod grub;
+pub mod systemd_boot;

@@ -11,6 +11,7 @@ mod machine_config;
 mod plugin_list;
 mod registries;
 mod settings;
+mod systemd_boot;
 mod uevent;
 mod unit_file;
 mod vendor;
@@ -77,6 +78,10 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry {
         name: "grub",
         check: |bytes| as_text(bytes, grub::check),
+    },
+    Entry {
+        name: "systemd_boot",
+        check: |bytes| as_text(bytes, systemd_boot::check),
     },
     Entry {
         name: "labels",

@@ -53,7 +53,7 @@ pub struct OsCapabilities {
 /// Why the provider of a kind of host cannot be used on one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderObstacle {
-    /// There is no GRUB configuration in Debian's place.
+    /// There is no GRUB configuration in Debian's place, and systemd-boot has not started the kernel.
     NoGrub,
     /// There is no program to write GRUB's configuration.
     NoGrubMkconfig,
@@ -65,13 +65,21 @@ pub enum ProviderObstacle {
     GrubBlockDevice,
     /// Reboots bypass the boot loader.
     Kexec,
+    /// systemd-boot lacks features.
+    OldSystemdBoot,
+    /// The program that sets the EFI variables of systemd-boot is missing.
+    NoBootctl,
+    /// The menu of systemd-boot has entries whose arguments are in the kernel image.
+    UnifiedKernelImage,
+    /// The default entry of systemd-boot is not as kernel-install writes it.
+    UnusualBootEntry,
 }
 
 impl fmt::Display for ProviderObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoGrub => {
-                "GRUB is the only supported boot loader, and /boot/grub/grub.cfg does not exist"
+                "systemd-boot has not started the kernel, and /boot/grub/grub.cfg does not exist"
             }
             Self::NoGrubMkconfig => "grub-mkconfig is not installed",
             Self::OtherLoader => {
@@ -82,6 +90,16 @@ impl fmt::Display for ProviderObstacle {
             }
             Self::GrubBlockDevice => {
                 "GRUB cannot write /boot/grub/grubenv on LVM, RAID or an encrypted device"
+            }
+            Self::OldSystemdBoot => {
+                "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"
+            }
+            Self::NoBootctl => "bootctl is not installed",
+            Self::UnifiedKernelImage => {
+                "unified kernel images (EFI/Linux/*.efi) contain their kernel arguments"
+            }
+            Self::UnusualBootEntry => {
+                "the default entry of systemd-boot is unreadable or has no linux, sort-key or version"
             }
             Self::Kexec => "reboots bypass the boot loader (LOAD_KEXEC=true in /etc/default/kexec)",
         })

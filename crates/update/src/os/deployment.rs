@@ -58,6 +58,20 @@ pub struct Deployment {
     pub extensions: BTreeSet<String>,
 }
 
+impl Deployment {
+    /// A deployment of a host with packages, which is defined by its kernel arguments.
+    pub(super) fn of_packages(id: String, kernel_arguments: KernelCommandLine) -> Self {
+        Self {
+            id: DeploymentId::new(id),
+            image: None,
+            version: None,
+            kernel_arguments,
+            kernel_type: KernelType::Default,
+            extensions: BTreeSet::new(),
+        }
+    }
+}
+
 /// A deployment that is ready for the next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedDeployment {

@@ -7,7 +7,6 @@
 
 mod error;
 mod host_files;
-mod kept_arguments;
 mod new_entry;
 mod obstacles;
 mod state;
@@ -18,7 +17,6 @@ use std::{fmt, time::Duration};
 use self::{
     error::GrubError,
     host_files::HostFiles,
-    kept_arguments::{KeptArguments, joined},
     new_entry::NewEntry,
     obstacles::{grub_mkconfig, real_path},
     state::{
@@ -27,13 +25,17 @@ use self::{
     },
     trial_entry::{staged_id, with_block},
 };
-pub(super) use self::{new_entry::check, obstacles::obstacle, trial_entry::without_trial};
+pub(super) use self::{
+    new_entry::check,
+    obstacles::{loads_kexec, obstacle},
+};
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
     ProviderStep,
+    kept_arguments::{KeptArguments, joined},
 };
 use machinist_boot_loader::grub::{
-    BootError, EnvironmentBlock, GrubFiles as _, kernel_command_line,
+    BootError, EnvironmentBlock, GrubFiles as _, default_file, kernel_command_line,
 };
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{HostKind, ImageRef, OsCapabilities};
@@ -106,7 +108,7 @@ impl<C: HostCommand> GrubProvider<C> {
     /// Takes back the file of an interrupted keep.
     fn settle(&self, state: &GrubState) -> Result<(), GrubError> {
         match state.is_interrupted {
-            true => self.replace(DEFAULT_FILE, &state.kept.to_text()?, 0o644),
+            true => self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644),
             false => Ok(()),
         }
     }
@@ -141,7 +143,7 @@ impl<C: HostCommand> GrubProvider<C> {
     async fn select(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
         let wanted = joined(&kept.host, &kept.current);
         let before = HostFiles::new(&self.root).text(DEFAULT_FILE);
-        self.replace(DEFAULT_FILE, &kept.to_text()?, 0o644)?;
+        self.replace(DEFAULT_FILE, &default_text(kept)?, 0o644)?;
         if let Err(error) = self.write_config(state, &wanted).await {
             match before {
                 Some(before) => self.replace(DEFAULT_FILE, &before, 0o644)?,
@@ -310,6 +312,11 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         let kept = state.kept.followed_by(host, current);
         self.select(&state, &kept).await.map_err(at)
     }
+}
+
+/// The text of the file of kept arguments.
+fn default_text(kept: &KeptArguments) -> Result<String, GrubError> {
+    Ok(default_file(&kept.current)? + &kept.to_comments())
 }
 
 fn missing(step: ProviderStep, id: &DeploymentId) -> OsError {

@@ -14,8 +14,11 @@ mod deployment;
 mod grub;
 mod host_command;
 mod host_detection;
+mod kept_arguments;
 mod kernel_arguments;
 mod provider;
+mod systemd_boot;
+mod trial_arguments;
 
 pub use self::{
     deployment::{
@@ -26,6 +29,7 @@ pub use self::{
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    systemd_boot::SystemdBootProvider,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
@@ -43,8 +47,12 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
     if none.host != HostKind::Packages || !root.is_live() {
         return none;
     }
-    match grub::obstacle(root) {
-        None => grub::CAPABILITIES,
+    let (obstacle, capabilities) = match systemd_boot::is_booted(root) {
+        true => (systemd_boot::obstacle(root), systemd_boot::CAPABILITIES),
+        false => (grub::obstacle(root), grub::CAPABILITIES),
+    };
+    match obstacle {
+        None => capabilities,
         obstacle => OsCapabilities { obstacle, ..none },
     }
 }
@@ -55,7 +63,12 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
     if can.host != HostKind::Packages || !can.has_provider() {
         return None;
     }
-    let error = grub::check(root, &update.clone().into()).err()?;
+    let wanted = update.clone().into();
+    let checked = match systemd_boot::is_booted(root) {
+        true => systemd_boot::check(root, &wanted),
+        false => grub::check(root, &wanted),
+    };
+    let error = checked.err()?;
     // Another program may be writing the boot loader's files.
     let reason = match error.is_retryable() {
         true => Reason::OSStepFailed,
@@ -72,7 +85,7 @@ pub(crate) fn running_arguments(root: &Root) -> Result<KernelCommandLine, RootEr
     match root.read(&path, MAX_COMMAND_LINE_BYTES) {
         Ok(bytes) => {
             let running = KernelCommandLine::parse(&String::from_utf8_lossy(&bytes));
-            Ok(grub::without_trial(&running).0)
+            Ok(trial_arguments::without_trial(&running).0)
         }
         Err(error) if error.is_not_found() => Ok(KernelCommandLine::default()),
         Err(error) => Err(error),
@@ -89,8 +102,11 @@ pub async fn discard_staged(provider: &dyn OsProvider) -> Result<(), OsError> {
 
 /// Returns the built-in provider of the host below `root`; `None` if it has none.
 pub fn provider(root: &Root, commands: impl HostCommand) -> Option<Arc<dyn OsProvider>> {
-    match capabilities(root).has_provider() {
-        true => Some(Arc::new(GrubProvider::new(root.clone(), commands))),
-        false => None,
+    if !capabilities(root).has_provider() {
+        return None;
     }
+    Some(match systemd_boot::is_booted(root) {
+        true => Arc::new(SystemdBootProvider::new(root.clone(), commands)),
+        false => Arc::new(GrubProvider::new(root.clone(), commands)),
+    })
 }

@@ -4,9 +4,12 @@ use super::{
     error::GrubError,
     host_files::HostFiles,
     state::{GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments},
-    trial_entry::{self, id_of, with_block, without_trial},
+    trial_entry::{self, with_block},
 };
-use crate::os::{DesiredDeployment, KernelType, OsError, ProviderStep};
+use crate::os::{
+    DesiredDeployment, KernelType, OsError, ProviderStep,
+    trial_arguments::{id_of, with_trial, without_trial},
+};
 use machinist_boot_loader::grub::{SimulatedGrub, kernel_command_line};
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
@@ -45,7 +48,7 @@ impl NewEntry {
         own_arguments(state.of_host()?, &arguments)?;
         let kernel = state.selected.kernel.clone();
         let id = id_of(&arguments);
-        if trial_entry::with_trial(&arguments, &id).is_too_long() {
+        if with_trial(&arguments, &id).is_too_long() {
             return Err(GrubError::TooLong);
         }
         let same = state.staged(root);

@@ -40,8 +40,7 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if !running.iter().any(|one| one.name() == "BOOT_IMAGE") {
         return Some(ProviderObstacle::OtherLoader);
     }
-    let kexec = text(root, "/etc/default/kexec", MAX_FILE_BYTES);
-    if kexec.lines().any(loads_kexec) {
+    if loads_kexec(root) {
         return Some(ProviderObstacle::Kexec);
     }
     let mounts = text(root, MOUNTS_PATH, MAX_FILE_BYTES);
@@ -55,10 +54,13 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     }
 }
 
-/// Returns whether the line of kexec-tools' settings makes reboots load the kernel without the boot loader.
-fn loads_kexec(line: &str) -> bool {
-    let value = line.trim().strip_prefix("LOAD_KEXEC=");
-    value.is_some_and(|value| value.trim_matches(['"', '\'']) == "true")
+/// Returns whether the settings of kexec-tools make reboots load the kernel without the boot loader.
+pub(in crate::os) fn loads_kexec(root: &Root) -> bool {
+    let settings = text(root, "/etc/default/kexec", MAX_FILE_BYTES);
+    settings.lines().any(|line| {
+        let value = line.trim().strip_prefix("LOAD_KEXEC=");
+        value.is_some_and(|value| value.trim_matches(['"', '\'']) == "true")
+    })
 }
 
 struct Mount<'t> {

@@ -1,14 +1,15 @@
 //! Reads the deployments from GRUB's files.
 
-use std::collections::BTreeSet;
-
 use super::{
     error::GrubError,
     host_files::{HostFiles, MAX_CONFIG_BYTES},
-    kept_arguments::{KeptArguments, joined},
-    trial_entry::{has_broken_block, id_of, staged_id, without_trial},
+    trial_entry::{has_broken_block, staged_id},
 };
-use crate::os::{Deployment, DeploymentId, KernelType, MAX_COMMAND_LINE_BYTES, StagedDeployment};
+use crate::os::{
+    Deployment, MAX_COMMAND_LINE_BYTES, StagedDeployment,
+    kept_arguments::{KeptArguments, joined},
+    trial_arguments::{id_of, without_trial},
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
@@ -58,17 +59,6 @@ fn own_text(root: &Root, name: &str) -> Result<String, GrubError> {
     }
 }
 
-pub(super) fn deployment(id: String, arguments: KernelCommandLine) -> Deployment {
-    Deployment {
-        id: DeploymentId::new(id),
-        image: None,
-        version: None,
-        kernel_arguments: arguments,
-        kernel_type: KernelType::Default,
-        extensions: BTreeSet::new(),
-    }
-}
-
 impl GrubState {
     pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
         let files = HostFiles::new(root);
@@ -102,12 +92,12 @@ impl GrubState {
 
     pub(super) fn selected(&self) -> Deployment {
         let arguments = kernel_command_line(&self.selected.command_line);
-        deployment(id_of(&arguments), arguments)
+        Deployment::of_packages(id_of(&arguments), arguments)
     }
 
     pub(super) fn booted(&self) -> Deployment {
         let (arguments, _) = without_trial(&self.booted);
-        deployment(id_of(&arguments), arguments)
+        Deployment::of_packages(id_of(&arguments), arguments)
     }
 
     /// The arguments of the selected deployment that the host sets itself.
@@ -121,7 +111,7 @@ impl GrubState {
 
     pub(super) fn previous(&self) -> Option<Deployment> {
         let arguments = joined(self.host.as_ref()?, self.kept.previous.as_ref()?);
-        Some(deployment(id_of(&arguments), arguments))
+        Some(Deployment::of_packages(id_of(&arguments), arguments))
     }
 
     pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {
@@ -132,7 +122,7 @@ impl GrubState {
         let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
         let (arguments, _) = without_trial(&kernel_command_line(&boot.command_line));
         Some(StagedDeployment {
-            deployment: deployment(id.to_owned(), arguments),
+            deployment: Deployment::of_packages(id.to_owned(), arguments),
             locked: self.block.get(NEXT_ENTRY) != Some(id),
         })
     }

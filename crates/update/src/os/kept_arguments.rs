@@ -1,7 +1,6 @@
-//! The kernel arguments that a kept deployment has from machinist, in a file below /etc/default/grub.d.
+//! The kernel arguments that a kept deployment has from machinist, in comments of the file that selects it.
 
-use machinist_boot_loader::grub::{self, ArgumentFault};
-use machinist_ignition::{KernelArgument, KernelCommandLine};
+use machinist_ignition::KernelCommandLine;
 
 const HOST: &str = "# Host: ";
 const CURRENT: &str = "# Current: ";
@@ -21,7 +20,7 @@ pub(super) struct KeptArguments {
 }
 
 impl KeptArguments {
-    /// Reads the file, which only machinist writes.
+    /// Reads the comments of a file that only machinist writes.
     pub(super) fn parse(text: &str) -> Self {
         let line = |prefix: &str| {
             let mut lines = text.lines();
@@ -36,9 +35,9 @@ impl KeptArguments {
         }
     }
 
-    /// Formats the file.
-    pub(super) fn to_text(&self) -> Result<String, (KernelArgument, ArgumentFault)> {
-        let mut text = grub::default_file(&self.current)?;
+    /// Formats the comments.
+    pub(super) fn to_comments(&self) -> String {
+        let mut text = String::new();
         for (prefix, arguments) in [
             (HOST, Some(&self.host)),
             (CURRENT, Some(&self.current)),
@@ -49,7 +48,7 @@ impl KeptArguments {
                 text.push_str(&format!("{prefix}{arguments}\n"));
             }
         }
-        Ok(text)
+        text
     }
 
     /// These arguments, to be followed by `current`.
@@ -72,8 +71,8 @@ impl KeptArguments {
         })
     }
 
-    /// The arguments that grub.cfg was made with, and those of the host in it. They are the ones before the last change
-    /// of the file if the new grub.cfg was not written. `None` if grub.cfg has neither.
+    /// The arguments that a boot has, which has all of these, and those of the host among them. They are the ones before
+    /// the last change if the boot loader does not have the new ones yet. `None` if the boot has neither.
     pub(super) fn in_config(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {
         let candidates = [Some(self.clone()), self.before()];
         let candidates = candidates.into_iter().flatten().collect::<Vec<Self>>();

@@ -1,0 +1,56 @@
+//! Why the configuration of systemd-boot does not allow a step.
+
+use std::error::Error;
+
+use crate::os::{OsError, ProviderStep};
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::RootError;
+
+/// Why the configuration of systemd-boot does not allow a step.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SystemdBootError {
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("no directory loader/entries in /efi, /boot and /boot/efi has a menu entry")]
+    NoEntry,
+    #[error("the default entry {0} has no linux, sort-key or version")]
+    UnusualEntry(String),
+    #[error("the entry {file} would boot with {found:?} instead of {wanted:?}")]
+    OtherArguments {
+        file: String,
+        found: String,
+        wanted: String,
+    },
+    #[error("the boot loader would enter {found} instead of {wanted}")]
+    OtherEntry { found: String, wanted: String },
+    #[error("the arguments of the boot do not begin with those of the entry {0}")]
+    ForeignArguments(String),
+    #[error("only kernel arguments can be changed on this host")]
+    Unsupported,
+    #[error("{0} is not UTF-8 text")]
+    NotUtf8(AbsPath),
+    #[error("with the arguments of the trial, the kernel would truncate the command line")]
+    TooLong,
+    #[error("bootctl failed")]
+    Bootctl(#[source] Box<dyn Error + Send + Sync>),
+    #[error("the firmware has not stored the EFI variable LoaderEntryOneShot")]
+    NotStored,
+}
+
+impl SystemdBootError {
+    const fn is_retryable(&self) -> bool {
+        // kernel-install rewrites entries and kernels while the machine runs.
+        matches!(
+            self,
+            Self::Root(_) | Self::Bootctl(_) | Self::NoEntry | Self::UnusualEntry(_)
+        )
+    }
+
+    pub(super) fn at(self, step: ProviderStep) -> OsError {
+        OsError::Failed {
+            step,
+            retryable: self.is_retryable(),
+            source: Box::new(self),
+        }
+    }
+}

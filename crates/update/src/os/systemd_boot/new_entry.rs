@@ -1,0 +1,176 @@
+//! Computes the menu entries of a trial and of a kept deployment, without writing them.
+
+use super::{
+    error::SystemdBootError,
+    menu_files::kept_file,
+    state::{SystemdBootState, TRIAL_FILE},
+};
+use crate::os::{
+    DesiredDeployment, KernelType, OsError, ProviderStep,
+    kept_arguments::{KeptArguments, joined},
+    trial_arguments::{id_of, with_trial},
+};
+use machinist_boot_loader::systemd_boot::MenuEntry;
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::Root;
+
+/// Sorts after the names of all distributions, so that no boot enters the entry by itself.
+const TRIAL_SORT_KEY: &str = "~machinist";
+
+/// What is appended to the version of the default entry, so that the entry of a kept deployment sorts before it and
+/// after those of newer kernels.
+const VERSION_SUFFIX: &str = ".machinist";
+
+/// The menu entry of a new deployment.
+pub(super) struct NewEntry {
+    pub(super) id: String,
+    /// Its text; `None` if it is there already.
+    pub(super) text: Option<String>,
+}
+
+/// The menu entry of a kept deployment.
+pub(super) struct KeptEntry {
+    pub(super) file: String,
+    pub(super) text: String,
+}
+
+/// Returns whether the deployment could be staged on the host below `root`; changes nothing.
+pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<(), OsError> {
+    let checked = SystemdBootState::read(root).and_then(|state| {
+        let Some(entry) = NewEntry::of(&state, wanted)? else {
+            return Ok(());
+        };
+        let own = state.own_arguments(&state.desired(wanted))?;
+        let kept = state.kept.followed_by(state.host.clone(), own);
+        KeptEntry::of(&state, &kept).map(|_| drop(entry))
+    });
+    checked.map_err(|error| error.at(ProviderStep::Stage))
+}
+
+impl SystemdBootState {
+    /// The arguments of the deployment. Those that the host has set itself since stay.
+    fn desired(&self, wanted: &DesiredDeployment) -> KernelCommandLine {
+        let booted = self.booted().kernel_arguments;
+        let mut change = wanted.kernel_arguments.clone();
+        if let Ok(own) = self.own_arguments(&booted) {
+            let remove = change.remove.iter().filter(|one| own.contains(one));
+            change.remove = remove.cloned().collect();
+        }
+        change.over(&booted)
+    }
+}
+
+/// The text of an entry with some lines replaced, in the order of the first text.
+fn with_lines(text: &str, lines: &[(&str, String)], dropped: &[&str]) -> String {
+    let key = |line: &str| {
+        let key = line.trim_start().split([' ', '\t']).next();
+        key.unwrap_or_default().trim_end().to_owned()
+    };
+    let mut all = String::new();
+    for line in text.lines() {
+        let key = key(line);
+        let is_replaced = lines.iter().any(|(name, _)| *name == key);
+        if !is_replaced && !dropped.contains(&key.as_str()) && !key.starts_with('#') {
+            all.push_str(line);
+            all.push('\n');
+        }
+    }
+    for (key, value) in lines {
+        all.push_str(&format!("{key} {value}\n"));
+    }
+    all
+}
+
+impl NewEntry {
+    /// Returns the entry; `None` if the machine runs on such a deployment already.
+    pub(super) fn of(
+        state: &SystemdBootState,
+        wanted: &DesiredDeployment,
+    ) -> Result<Option<Self>, SystemdBootError> {
+        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
+        if !is_default || wanted.kernel_type != KernelType::Default {
+            return Err(SystemdBootError::Unsupported);
+        }
+        let arguments = state.desired(wanted);
+        if arguments == state.booted().kernel_arguments {
+            return Ok(None);
+        }
+        state.own_arguments(&arguments)?;
+        let id = id_of(&arguments);
+        let all = with_trial(&arguments, &id);
+        if all.is_too_long() {
+            return Err(SystemdBootError::TooLong);
+        }
+        let same = state
+            .staged()
+            .filter(|staged| staged.deployment.id.as_str() == id);
+        if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
+            return Ok(Some(Self { id, text: None }));
+        }
+        let default = state.files.text(&state.default.file).unwrap_or_default();
+        let lines = [
+            ("title", "machinist trial".to_owned()),
+            ("sort-key", TRIAL_SORT_KEY.to_owned()),
+            ("options", all.to_string()),
+        ];
+        let text = with_lines(default, &lines, &["version", "machine-id"]);
+        let files = state.files.with(TRIAL_FILE, &text);
+        let entry = state.entry_of(&files, TRIAL_FILE);
+        enters(entry, TRIAL_FILE, &all)?;
+        let now = KernelCommandLine::parse(&state.default.options);
+        enters(state.default_with(&files), &state.default.file, &now)?;
+        Ok(Some(Self {
+            id,
+            text: Some(text),
+        }))
+    }
+}
+
+impl KeptEntry {
+    /// The entry with which every boot has these arguments.
+    pub(super) fn of(
+        state: &SystemdBootState,
+        kept: &KeptArguments,
+    ) -> Result<Self, SystemdBootError> {
+        let default = &state.default;
+        let unusual = || SystemdBootError::UnusualEntry(default.file.clone());
+        let version = default.version.as_deref().ok_or_else(unusual)?;
+        let version = version.split(VERSION_SUFFIX).next().unwrap_or(version);
+        let number = state.files.newest_kept().map_or(1, |newest| newest + 1);
+        let all = joined(&kept.host, &kept.current);
+        let lines = [
+            ("version", format!("{version}{VERSION_SUFFIX}{number}")),
+            ("options", all.to_string()),
+        ];
+        let text = state.files.text(&default.file).ok_or_else(unusual)?;
+        let text = kept.to_comments() + &with_lines(text, &lines, &[]);
+        let file = kept_file(number);
+        let files = state.files.with(&file, &text);
+        enters(state.default_with(&files), &file, &all)?;
+        Ok(Self { file, text })
+    }
+}
+
+/// Checks that a simulated boot enters this entry with these arguments.
+fn enters(
+    entry: Option<MenuEntry>,
+    file: &str,
+    wanted: &KernelCommandLine,
+) -> Result<(), SystemdBootError> {
+    let entry = entry.ok_or(SystemdBootError::NoEntry)?;
+    if entry.file != file {
+        return Err(SystemdBootError::OtherEntry {
+            found: entry.file,
+            wanted: file.to_owned(),
+        });
+    }
+    let found = KernelCommandLine::parse(&entry.options);
+    match found == *wanted {
+        true => Ok(()),
+        false => Err(SystemdBootError::OtherArguments {
+            file: entry.file,
+            found: found.to_string(),
+            wanted: wanted.to_string(),
+        }),
+    }
+}

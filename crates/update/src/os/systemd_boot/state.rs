@@ -1,0 +1,172 @@
+//! Reads the deployments from the files and variables of systemd-boot.
+
+pub(super) use super::menu_files::TRIAL_FILE;
+use super::{
+    efi_variables::loader_variables,
+    error::SystemdBootError,
+    menu_files::{MenuFiles, kept_file},
+};
+use crate::os::{
+    Deployment, DeploymentId, MAX_COMMAND_LINE_BYTES, StagedDeployment,
+    kept_arguments::{KeptArguments, joined},
+    trial_arguments::{id_of, without_trial},
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::systemd_boot::{LoaderVariables, MenuEntry, SimulatedSystemdBoot};
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::Root;
+
+/// Arguments that boot loaders add.
+const LOADER_ARGUMENTS: [&str; 2] = ["BOOT_IMAGE", "initrd"];
+
+/// The architecture, as EFI names it.
+pub(super) const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
+    "x64"
+} else if cfg!(target_arch = "aarch64") {
+    "aa64"
+} else {
+    ""
+};
+
+/// The deployments, as files and variables describe them.
+pub(super) struct SystemdBootState {
+    pub(super) files: MenuFiles,
+    variables: LoaderVariables,
+    /// The entry of boots without a request.
+    pub(super) default: MenuEntry,
+    booted: KernelCommandLine,
+    /// The arguments that the selected deployment has from machinist.
+    pub(super) kept: KeptArguments,
+    /// The other arguments of the selected deployment.
+    pub(super) host: KernelCommandLine,
+}
+
+impl SystemdBootState {
+    pub(super) fn read(root: &Root) -> Result<Self, SystemdBootError> {
+        let mut files = MenuFiles::read(root)?;
+        let variables = loader_variables(root);
+        let default = default_of(&files, &variables).ok_or(SystemdBootError::NoEntry)?;
+        files.beside(&default.file);
+        let running = AbsPath::new("/proc/cmdline").map_err(|_| SystemdBootError::NoEntry)?;
+        let running = root.read_text(&running, MAX_COMMAND_LINE_BYTES)?;
+        let newest = files.newest_kept();
+        let written = newest.and_then(|number| files.text(&kept_file(number)));
+        let written = KeptArguments::parse(written.unwrap_or_default());
+        let all = KernelCommandLine::parse(&default.options);
+        let (kept, host) = written.in_config(&all).unwrap_or_else(|| {
+            // The entry of a kernel that was installed without the arguments of machinist.
+            let kept = KeptArguments {
+                host: all.clone(),
+                previous: Some(written.current.clone()),
+                ..KeptArguments::default()
+            };
+            (kept, all.clone())
+        });
+        Ok(Self {
+            files,
+            variables,
+            default,
+            booted: without_loader(&KernelCommandLine::parse(&running)),
+            kept,
+            host,
+        })
+    }
+
+    pub(super) fn selected(&self) -> Deployment {
+        let arguments = KernelCommandLine::parse(&self.default.options);
+        Deployment::of_packages(id_of(&arguments), arguments)
+    }
+
+    pub(super) fn booted(&self) -> Deployment {
+        let (arguments, _) = without_trial(&self.booted);
+        Deployment::of_packages(id_of(&arguments), arguments)
+    }
+
+    pub(super) fn previous(&self) -> Option<Deployment> {
+        let arguments = joined(&self.host, self.kept.previous.as_ref()?);
+        Some(Deployment::of_packages(id_of(&arguments), arguments))
+    }
+
+    /// The arguments of a boot that follow those of the host.
+    pub(super) fn own_arguments(
+        &self,
+        all: &KernelCommandLine,
+    ) -> Result<KernelCommandLine, SystemdBootError> {
+        let own: KernelCommandLine = all.iter().skip(self.host.iter().len()).cloned().collect();
+        match joined(&self.host, &own) == *all {
+            true => Ok(own),
+            false => Err(SystemdBootError::ForeignArguments(
+                self.default.file.clone(),
+            )),
+        }
+    }
+
+    /// Whether the next boot enters the staged deployment.
+    pub(super) fn is_unlocked(&self) -> bool {
+        let requested = self.variables.one_shot.as_deref();
+        requested.is_some_and(|file| file.eq_ignore_ascii_case(TRIAL_FILE))
+    }
+
+    /// The entry that somebody else has selected for the next boot.
+    pub(super) fn one_shot_of_others(&self) -> Option<&str> {
+        let requested = self.variables.one_shot.as_deref();
+        requested.filter(|_| !self.is_unlocked())
+    }
+
+    fn staged_arguments(&self) -> Option<KernelCommandLine> {
+        let text = self.files.text(TRIAL_FILE)?;
+        let entry = MenuEntry::parse(TRIAL_FILE, text, ARCHITECTURE)?;
+        let entry = self
+            .entry_of(&self.files, TRIAL_FILE)
+            .filter(|found| *found == entry)?;
+        let (arguments, is_trial) = without_trial(&KernelCommandLine::parse(&entry.options));
+        is_trial.then_some(arguments)
+    }
+
+    pub(super) fn staged_id(&self) -> Option<DeploymentId> {
+        let arguments = self.staged_arguments()?;
+        Some(DeploymentId::new(id_of(&arguments)))
+    }
+
+    pub(super) fn staged(&self) -> Option<StagedDeployment> {
+        let arguments = self.staged_arguments()?;
+        Some(StagedDeployment {
+            deployment: Deployment::of_packages(id_of(&arguments), arguments),
+            locked: !self.is_unlocked(),
+        })
+    }
+
+    /// The entry that a boot would enter for which this one is requested.
+    pub(super) fn entry_of(&self, files: &MenuFiles, requested: &str) -> Option<MenuEntry> {
+        let variables = LoaderVariables {
+            one_shot: Some(requested.to_owned()),
+            ..self.variables.clone()
+        };
+        next_of(files, &variables)
+    }
+
+    /// The entry of boots without a request, with other files.
+    pub(super) fn default_with(&self, files: &MenuFiles) -> Option<MenuEntry> {
+        default_of(files, &self.variables)
+    }
+}
+
+fn next_of(files: &MenuFiles, variables: &LoaderVariables) -> Option<MenuEntry> {
+    let loader = SimulatedSystemdBoot::new(files, variables, ARCHITECTURE);
+    loader.next().cloned()
+}
+
+fn default_of(files: &MenuFiles, variables: &LoaderVariables) -> Option<MenuEntry> {
+    let variables = LoaderVariables {
+        one_shot: None,
+        ..variables.clone()
+    };
+    next_of(files, &variables)
+}
+
+fn without_loader(all: &KernelCommandLine) -> KernelCommandLine {
+    let own = all
+        .iter()
+        .filter(|one| !LOADER_ARGUMENTS.contains(&one.name()));
+    own.cloned().collect()
+}

@@ -1,0 +1,266 @@
+//! The provider of systemd-boot on real files with a simulated boot loader.
+
+use std::{fs, ops::Deref, time::Duration};
+
+use machinist_base::error_chain::chain;
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
+use machinist_update::os::{
+    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep, STEP_TIMEOUT,
+    SystemdBootProvider,
+};
+
+use super::{
+    contract::{Host, every_provider_keeps},
+    systemd_boot_machine::{BEFORE, Bootctl, SystemdBootMachine},
+};
+
+pub(crate) struct SystemdBootHost {
+    machine: SystemdBootMachine,
+    _directory: tempfile::TempDir,
+}
+
+impl SystemdBootHost {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            machine: SystemdBootMachine::new(directory.path()),
+            _directory: directory,
+        }
+    }
+
+    async fn stages(&self, append: &str, remove: &str) -> DeploymentId {
+        let (agent, wanted) = (self.agent(), wanted(append, remove));
+        let staged = agent.stage(&wanted, STEP_TIMEOUT).await;
+        staged.unwrap().unwrap()
+    }
+
+    /// Stages, tries and keeps a deployment.
+    async fn updates(&self, append: &str, remove: &str) {
+        let id = self.stages(append, remove).await;
+        self.agent().unlock(&id).await.unwrap();
+        self.reboot();
+        self.agent().keep(&id).await.unwrap();
+    }
+
+    async fn refusal(&self, append: &str) -> String {
+        let staged = self.agent().stage(&wanted(append, ""), STEP_TIMEOUT).await;
+        let staged = match staged {
+            Ok(Some(id)) => {
+                self.agent().unlock(&id).await.unwrap();
+                self.reboot();
+                self.agent().keep(&id).await.map(drop)
+            }
+            staged => staged.map(drop),
+        };
+        chain(&staged.unwrap_err())
+    }
+}
+
+impl Deref for SystemdBootHost {
+    type Target = SystemdBootMachine;
+
+    fn deref(&self) -> &SystemdBootMachine {
+        &self.machine
+    }
+}
+
+impl Host for SystemdBootHost {
+    type Provider = SystemdBootProvider<Bootctl>;
+
+    const CHANGES_IMAGES: bool = false;
+
+    fn agent(&self) -> Self::Provider {
+        self.machine.agent()
+    }
+
+    fn reboot(&self) {
+        self.machine.boot();
+    }
+
+    /// Every write is durable, so that a power cut leaves what a shutdown leaves.
+    fn power_cut(&self) {
+        self.machine.boot();
+    }
+
+    fn publishes(&self, _image: &ImageRef, _version: &str) {}
+
+    fn fails_next(&self, step: ProviderStep) {
+        self.machine.fails_next(step);
+    }
+
+    fn panics(&self, id: &DeploymentId) {
+        self.machine.panics(id.as_str());
+    }
+
+    fn takes(&self, _long: Duration) {}
+}
+
+fn wanted(append: &str, remove: &str) -> DesiredDeployment {
+    DesiredDeployment {
+        kernel_arguments: KernelArguments {
+            append: KernelCommandLine::parse(append),
+            remove: KernelCommandLine::parse(remove),
+        },
+        ..DesiredDeployment::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_systemd_boot_provider_passes_the_contract() {
+    let broken = every_provider_keeps(SystemdBootHost::new).await;
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
+/// be repeated or undone.
+#[tokio::test]
+async fn a_power_cut_during_any_systemd_boot_step_leaves_one_of_two_deployments() {
+    let after = format!("{BEFORE} nosmt");
+    for step in ["stage", "keep", "roll_back", "discard"] {
+        for operations in 0.. {
+            let host = SystemdBootHost::new();
+            let first = host.agent().observe().await.unwrap().booted.id;
+            let mut id = None;
+            if step != "stage" {
+                id = Some(host.stages("nosmt", "").await);
+            }
+            if ["keep", "roll_back"].contains(&step) {
+                host.agent().unlock(id.as_ref().unwrap()).await.unwrap();
+                host.reboot();
+            }
+            if step == "roll_back" {
+                host.agent().keep(id.as_ref().unwrap()).await.unwrap();
+            }
+            let agent = host.agent_until(operations);
+            let nosmt = wanted("nosmt", "");
+            let done = match step {
+                "stage" => agent.stage(&nosmt, STEP_TIMEOUT).await.map(drop),
+                "keep" => agent.keep(id.as_ref().unwrap()).await,
+                "roll_back" => agent.roll_back(&first).await,
+                _ => agent.discard().await,
+            };
+            host.power_cut();
+            let running = host.running();
+            let case = format!("{step} after {operations} operations");
+            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
+            // The next process can discard it, and stage and keep another deployment.
+            host.agent().discard().await.unwrap();
+            host.updates("b=1", "nosmt").await;
+            host.reboot();
+            assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
+            let entries = host.entries();
+            assert_eq!(entries.len(), 2, "{case}: {entries:?}");
+            let cmdline = host.read("etc/kernel/cmdline");
+            assert_eq!(cmdline, format!("{BEFORE} b=1\n"), "{case}");
+            if done.is_ok() {
+                break;
+            }
+            assert!(operations < 200, "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_reach_the_kernel_with_quotes_in_every_boot() {
+    let host = SystemdBootHost::new();
+    let text = "a=\"b  c\" d=$x e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ o=\\p q=it's console=ttyS0 console=tty1";
+    let id = host.stages(text, "").await;
+    host.agent().unlock(&id).await.unwrap();
+    let expected = KernelCommandLine::parse(&format!("{BEFORE} {text}"));
+    for kept in [false, true] {
+        host.reboot();
+        let running = KernelCommandLine::parse(&host.running());
+        assert_eq!(running, expected, "kept: {kept}");
+        host.agent().keep(&id).await.unwrap();
+    }
+}
+
+/// kernel-install may run at any moment, with the arguments of /etc/kernel/cmdline.
+#[tokio::test]
+async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
+    let host = SystemdBootHost::new();
+    let id = host.stages("nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    host.install_kernel("6.2", host.read("etc/kernel/cmdline").trim());
+    host.agent().keep(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    host.install_kernel("6.10", host.read("etc/kernel/cmdline").trim());
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    // It is the default: the entry of the kept deployment is for an older kernel.
+    fs::remove_dir_all(host.path("efi/1234/6.1")).unwrap();
+    let seen = host.agent().observe().await.unwrap();
+    assert_eq!(seen.booted.id, seen.next);
+    let previous = seen.fallback.unwrap().id;
+    host.agent().roll_back(&previous).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
+    assert!(
+        host.read("efi/loader/entries/machinist-3.conf")
+            .contains("linux      /1234/6.10/linux")
+    );
+    // A kernel without machinist's arguments.
+    host.install_kernel("6.11", "root=UUID=1234 ro");
+    host.reboot();
+    host.updates("nosmt", "").await;
+    host.reboot();
+    assert_eq!(host.running(), "root=UUID=1234 ro nosmt");
+}
+
+#[tokio::test]
+async fn a_loader_that_would_not_enter_the_kept_entry_is_refused() {
+    let host = SystemdBootHost::new();
+    fs::write(
+        host.path("efi/loader/loader.conf"),
+        "default machinist-1.conf\n",
+    )
+    .unwrap();
+    let text = host.refusal("nosmt").await;
+    assert!(
+        text.contains("would enter machinist-1.conf instead of machinist-2.conf"),
+        "{text}"
+    );
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
+    let host = SystemdBootHost::new();
+    fs::write(
+        host.path("efi/loader/loader.conf"),
+        "default machinist-[0-9].conf\n",
+    )
+    .unwrap();
+    host.updates("nosmt", "").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+/// kernel-install writes to the root file system where it finds no partition for entries.
+#[tokio::test]
+async fn entries_that_the_loader_does_not_read_are_ignored() {
+    let host = SystemdBootHost::new();
+    fs::create_dir_all(host.path("boot/loader/entries")).unwrap();
+    let unread = "linux /linux\nsort-key a\nversion 9\noptions x=y\n";
+    fs::write(host.path("boot/loader/entries/a.conf"), unread).unwrap();
+    fs::write(host.path("boot/linux"), "").unwrap();
+    host.updates("nosmt", "").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+#[tokio::test]
+async fn a_request_of_the_administrator_is_kept_by_lock_and_discard() {
+    let host = SystemdBootHost::new();
+    host.stages("nosmt", "").await;
+    host.set("LoaderEntryOneShot", "memtest.conf");
+    host.agent().lock().await.unwrap();
+    host.agent().discard().await.unwrap();
+    host.set("LoaderEntryOneShot", "1234-6.1.conf");
+    host.agent().discard().await.unwrap();
+    host.reboot();
+    assert_eq!(
+        host.running(),
+        "root=UUID=1234 ro net.ifnames=0 quiet console=tty0"
+    );
+}
