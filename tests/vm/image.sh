@@ -228,19 +228,19 @@ END
 # The first boot takes its kernel from outside, since GRUB is not there yet.
 # It may skip every flush to the disk, because a failed build is thrown away.
 install_grub() {
-local serial=$work/serial.log
-timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -m "$memory_mib" -smp 1 \
-    -nodefaults -no-user-config -display none -no-reboot -nic none \
-    -serial "file:$serial" -device virtio-rng-pci \
-    -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
-    -kernel "$work"/root/boot/vmlinuz-* -initrd "$work"/root/boot/initrd.img-* \
-    -append 'root=LABEL=root rw console=ttyS0,115200 panic=5 systemd.unit=vm-finish.service' \
-    >&2 || say "qemu ended with status $?"
-if ! grep -aq VM-IMAGE-READY "$serial"; then
-    tail -n 40 "$serial" >&2
-    cp "$serial" "$cache/failed-serial.log"
-    fail "the first boot did not finish; its log is $cache/failed-serial.log"
-fi
+    local serial=$work/serial.log
+    timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -m "$memory_mib" -smp 1 \
+        -nodefaults -no-user-config -display none -no-reboot -nic none \
+        -serial "file:$serial" -device virtio-rng-pci \
+        -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
+        -kernel "$work"/root/boot/vmlinuz-* -initrd "$work"/root/boot/initrd.img-* \
+        -append 'root=LABEL=root rw console=ttyS0,115200 panic=5 systemd.unit=vm-finish.service' \
+        >&2 || say "qemu ended with status $?"
+    if ! grep -aq VM-IMAGE-READY "$serial"; then
+        tail -n 40 "$serial" >&2
+        cp "$serial" "$cache/failed-serial.log"
+        fail "the first boot did not finish; its log is $cache/failed-serial.log"
+    fi
 }
 
 "install_${loader//-/_}"
