@@ -1,4 +1,5 @@
-//! Patterns that select an entry: `*`, `?`, `[a-z]`, and `\` before a character that stands for itself.
+//! Patterns that select an entry: `*`, `?`, `[a-z]` and escapes with `\`. Unlike glob(3) they have no negated sets and no
+//! named classes, and a pattern with an unclosed set matches nothing.
 
 /// A part of a pattern.
 enum Part {
@@ -70,7 +71,7 @@ fn parse(pattern: &str) -> Option<Vec<Part>> {
     Some(parts)
 }
 
-/// Parses what stands between brackets. The first character may be a bracket, and the first or last one a minus.
+/// Parses the set between brackets. The first character may be a bracket, and the first or last one a minus.
 fn ranges(signs: &mut std::str::Chars<'_>) -> Option<Vec<(char, char)>> {
     let mut ranges: Vec<(char, char)> = Vec::new();
     let mut can_begin_range = false;

@@ -27,7 +27,7 @@ use self::{
 };
 pub(super) use self::{
     new_entry::check,
-    obstacles::{loads_kexec, obstacle},
+    obstacles::{loads_kexec, mount_of, mounts, obstacle},
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,

@@ -43,7 +43,7 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if loads_kexec(root) {
         return Some(ProviderObstacle::Kexec);
     }
-    let mounts = text(root, MOUNTS_PATH, MAX_FILE_BYTES);
+    let mounts = mounts(root);
     match mount_of(&mounts, PREFIX) {
         Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
             Some(ProviderObstacle::GrubFileSystem)
@@ -63,14 +63,19 @@ pub(in crate::os) fn loads_kexec(root: &Root) -> bool {
     })
 }
 
-struct Mount<'t> {
+/// Returns the mounts of the host (proc_pid_mountinfo(5)).
+pub(in crate::os) fn mounts(root: &Root) -> String {
+    text(root, MOUNTS_PATH, MAX_FILE_BYTES)
+}
+
+pub(in crate::os) struct Mount<'t> {
     /// Major and minor number.
     device: &'t str,
-    fs_type: &'t str,
+    pub(in crate::os) fs_type: &'t str,
 }
 
 /// Returns the mount of a path (proc_pid_mountinfo(5)): the last one on the longest mount point.
-fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'t>> {
+pub(in crate::os) fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'t>> {
     let path = AbsPath::new(path).ok()?;
     let lines = mounts.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;

@@ -3,18 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::error::SystemdBootError;
+use crate::os::grub::{mount_of, mounts};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::systemd_boot::{LoaderFiles, MenuEntry};
 use machinist_rootfs::{DirEntry, Root};
 
 /// Where the EFI system partition and the partition XBOOTLDR are mounted (bootctl(1)).
 const TOPS: [&str; 3] = ["/efi", "/boot", "/boot/efi"];
-
-/// The mounts of the host, also where this process has others.
-const MOUNTS_PATH: &str = "/proc/1/mountinfo";
-
-/// Maximum length of the list of mounts.
-const MAX_MOUNTS_BYTES: u64 = 4 << 20;
 
 /// Maximum length of a menu entry.
 const MAX_ENTRY_BYTES: u64 = 64 << 10;
@@ -162,14 +157,8 @@ impl MenuFiles {
 /// Whether a file system that firmware can read is mounted there. kernel-install writes entries that no boot loader
 /// reads to a directory of the root file system if it finds no partition for them.
 fn is_firmware_mount(root: &Root, top: &AbsPath) -> bool {
-    let mounts = path(MOUNTS_PATH.to_owned());
-    let mounts = mounts.and_then(|mounts| root.read_text(&mounts, MAX_MOUNTS_BYTES).ok());
-    mounts.unwrap_or_default().lines().any(|line| {
-        let fields = line.split_once(" - ");
-        fields.is_some_and(|(mount, source)| {
-            mount.split(' ').nth(4) == Some(top.as_str()) && source.starts_with("vfat ")
-        })
-    })
+    let mounts = mounts(root);
+    mount_of(&mounts, top.as_str()).is_some_and(|mount| mount.fs_type == "vfat")
 }
 
 fn read_text(root: &Root, path: &AbsPath) -> Result<String, SystemdBootError> {

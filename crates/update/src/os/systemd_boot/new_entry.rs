@@ -17,7 +17,7 @@ use machinist_rootfs::Root;
 /// Sorts after the names of all distributions, so that no boot enters the entry by itself.
 const TRIAL_SORT_KEY: &str = "~machinist";
 
-/// What is appended to the version of the default entry, so that the entry of a kept deployment sorts before it and
+/// The suffix of the default entry's version, so that the entry of a kept deployment sorts before it and
 /// after those of newer kernels.
 const VERSION_SUFFIX: &str = ".machinist";
 
@@ -37,12 +37,11 @@ pub(super) struct KeptEntry {
 /// Returns whether the deployment could be staged on the host below `root`; changes nothing.
 pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<(), OsError> {
     let checked = SystemdBootState::read(root).and_then(|state| {
-        let Some(entry) = NewEntry::of(&state, wanted)? else {
-            return Ok(());
-        };
-        let own = state.own_arguments(&state.desired(wanted))?;
-        let kept = state.kept.followed_by(state.host.clone(), own);
-        KeptEntry::of(&state, &kept).map(|_| drop(entry))
+        if NewEntry::of(&state, wanted)?.is_some() {
+            let own = state.own_arguments(&state.desired(wanted))?;
+            KeptEntry::of(&state, &state.kept.followed_by(state.host.clone(), own))?;
+        }
+        Ok(())
     });
     checked.map_err(|error| error.at(ProviderStep::Stage))
 }

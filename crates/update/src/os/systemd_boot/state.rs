@@ -20,7 +20,7 @@ use machinist_rootfs::Root;
 const LOADER_ARGUMENTS: [&str; 2] = ["BOOT_IMAGE", "initrd"];
 
 /// The architecture, as EFI names it.
-pub(super) const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
+const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
     "x64"
 } else if cfg!(target_arch = "aarch64") {
     "aa64"
@@ -107,18 +107,15 @@ impl SystemdBootState {
         requested.is_some_and(|file| file.eq_ignore_ascii_case(TRIAL_FILE))
     }
 
-    /// The entry that somebody else has selected for the next boot.
+    /// The entry that another program has selected for the next boot.
     pub(super) fn one_shot_of_others(&self) -> Option<&str> {
         let requested = self.variables.one_shot.as_deref();
         requested.filter(|_| !self.is_unlocked())
     }
 
     fn staged_arguments(&self) -> Option<KernelCommandLine> {
-        let text = self.files.text(TRIAL_FILE)?;
-        let entry = MenuEntry::parse(TRIAL_FILE, text, ARCHITECTURE)?;
-        let entry = self
-            .entry_of(&self.files, TRIAL_FILE)
-            .filter(|found| *found == entry)?;
+        let entry = self.entry_of(&self.files, TRIAL_FILE);
+        let entry = entry.filter(|entry| entry.file == TRIAL_FILE)?;
         let (arguments, is_trial) = without_trial(&KernelCommandLine::parse(&entry.options));
         is_trial.then_some(arguments)
     }
