@@ -1,6 +1,6 @@
 //! Decides to which pool a node belongs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use machinist_kube_api::{NodeView, PoolView, keys::label};
 
@@ -58,24 +58,7 @@ impl<'p> Membership<'p> {
         labels: &BTreeMap<String, String>,
         pools: impl IntoIterator<Item = &'p PoolView>,
     ) -> Self {
-        if labels.get(label::OS).is_some_and(|os| os == WINDOWS_OS) {
-            return Self::default();
-        }
-        let selects = |pool: &&PoolView| {
-            let selector = &pool.spec.node_selector;
-            !selector.is_empty() && selector.selects(labels)
-        };
-        let mut found: Vec<_> = pools.into_iter().filter(selects).collect();
-        found.sort_by_key(|pool| (PoolKind::of(pool), rank(&pool.name), pool.name.as_str()));
-        let mut found = found.into_iter();
-        let pool = found.next();
-        // A node of the control plane or of a custom pool usually has the worker role too, so this is not a
-        // conflict.
-        let others = found.filter(|other| PoolKind::of(other) != PoolKind::Worker);
-        Self {
-            pool,
-            passed_over: others.map(|other| other.name.as_str()).collect(),
-        }
+        RankedPools::of(pools).membership(labels).1
     }
 
     /// Returns a warning for the administrator who labelled the node; `None` if the membership is unambiguous.
@@ -86,6 +69,42 @@ impl<'p> Membership<'p> {
             "node {node} is selected by several pools; it is counted in pool {}, not in {others}",
             pool.name
         ))
+    }
+}
+
+/// The pools that may have nodes, in order of precedence.
+struct RankedPools<'p> {
+    /// Each with its kind and its position in the input.
+    pools: Vec<(PoolKind, usize, &'p PoolView)>,
+}
+
+impl<'p> RankedPools<'p> {
+    fn of(pools: impl IntoIterator<Item = &'p PoolView>) -> Self {
+        let pools = pools.into_iter().enumerate();
+        let selecting = pools.filter(|(_, pool)| !pool.spec.node_selector.is_empty());
+        let mut pools: Vec<_> = selecting
+            .map(|(at, pool)| (PoolKind::of(pool), at, pool))
+            .collect();
+        pools.sort_by_key(|(kind, _, pool)| (*kind, rank(&pool.name), pool.name.as_str()));
+        Self { pools }
+    }
+
+    /// Returns the membership of a node with these labels, and the position of its pool.
+    fn membership(&self, labels: &BTreeMap<String, String>) -> (Option<usize>, Membership<'p>) {
+        if labels.get(label::OS).is_some_and(|os| os == WINDOWS_OS) {
+            return (None, Membership::default());
+        }
+        let selects = |pool: &PoolView| pool.spec.node_selector.selects(labels);
+        let mut found = self.pools.iter().filter(|(.., pool)| selects(pool));
+        let Some((_, at, pool)) = found.next() else {
+            return (None, Membership::default());
+        };
+        // A node of the control plane or of a custom pool usually has the worker role too, so this is not a
+        // conflict.
+        let others = found.filter(|(kind, ..)| *kind != PoolKind::Worker);
+        let passed_over = others.map(|(.., other)| other.name.as_str()).collect();
+        let pool = Some(*pool);
+        (Some(*at), Membership { pool, passed_over })
     }
 }
 
@@ -132,17 +151,10 @@ pub fn split<'a>(pools: &'a [PoolView], nodes: &'a [NodeView]) -> NodesByPool<'a
         pools: pools.iter().map(empty).collect(),
         ..NodesByPool::default()
     };
-    let place: HashMap<_, _> = pools
-        .iter()
-        .enumerate()
-        .map(|(at, pool)| (pool.name.as_str(), at))
-        .collect();
+    let ranked = RankedPools::of(pools);
     for (position, node) in nodes.iter().enumerate() {
-        let membership = Membership::of(&node.labels, pools);
-        let at = membership
-            .pool
-            .and_then(|pool| place.get(pool.name.as_str()));
-        match at.and_then(|at| split.pools.get_mut(*at)) {
+        let (at, membership) = ranked.membership(&node.labels);
+        match at.and_then(|at| split.pools.get_mut(at)) {
             Some(members) => {
                 members.nodes.push(node);
                 members.positions.push(position);

@@ -1,7 +1,7 @@
 //! Decides which nodes have the taint `UpdateInProgress:PreferNoSchedule`: those that a rollout will still disrupt, so
 //! that evicted pods go where they can stay.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use machinist_kube_api::NodeView;
 
@@ -9,8 +9,9 @@ use super::{
     Action, NodeChange,
     action::patch,
     hold::HoldStrength,
-    node_summary::has_update_taint,
+    node_summary::{has_update_taint, name_hash},
     pool_ledger::PoolLedger,
+    pool_member::PoolMember,
     rollout_inputs::{Recheck, RolloutInputs, later},
 };
 
@@ -29,24 +30,34 @@ pub(super) fn taint_patches(
     }
     // A node that is to be granted gets its patch with the grant.
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
-    let granted: HashSet<&str> = grants.map(|grant| grant.node.as_str()).collect();
+    let granted: HashMap<u64, &str> = grants
+        .map(|grant| (name_hash(&grant.node), grant.node.as_str()))
+        .collect();
+    // The hash of each name is known; to compute it again takes longer than the rest.
+    let is_granted = |member: &PoolMember<'_>| {
+        granted.get(&member.facts.name_hash) == Some(&member.node.name.as_str())
+    };
     let members = ledgers.iter().flat_map(members_with_wish);
-    let members = members.filter(|(node, has, wanted)| {
-        has != wanted && (!wanted || !granted.contains(node.name.as_str()))
-    });
+    let members = members
+        .filter(|(member, wanted)| member.has_taint != *wanted && (!wanted || !is_granted(member)));
+    let members = members.map(|(member, wanted)| (member.node, wanted));
     // A node that left all pools is not updated by any.
-    let others = without_pool
-        .iter()
-        .map(|node| (*node, has_update_taint(node), false));
-    let changes = members
-        .chain(others)
-        .filter(|(_, has, wanted)| has != wanted);
-    let changes = changes.map(|(node, _, wanted)| (node.name.as_str(), node, wanted));
+    let others = without_pool.iter().filter(|node| has_update_taint(node));
+    let changes = members.chain(others.map(|node| (*node, false)));
+    let mut changes = changes.map(|(node, wanted)| (node.name.as_str(), node, wanted));
+    let next_second = later(inputs.now, jiff::SignedDuration::from_secs(1));
+    if inputs.taint_patches == 0 {
+        changes
+            .next()
+            .into_iter()
+            .for_each(|_| recheck.at(next_second));
+        return Vec::new();
+    }
     let mut changes: Vec<_> = changes.collect();
     let by_name = |a: &(&str, &NodeView, bool), b: &(&str, &NodeView, bool)| a.0.cmp(b.0);
     // Only the first by name are sorted: a rollout begins with one change for every node.
     if changes.len() > inputs.taint_patches {
-        recheck.at(later(inputs.now, jiff::SignedDuration::from_secs(1)));
+        recheck.at(next_second);
         changes.select_nth_unstable_by(inputs.taint_patches, by_name);
         changes.truncate(inputs.taint_patches);
     }
@@ -61,16 +72,16 @@ pub(super) fn taint_patches(
     patches.collect()
 }
 
-/// The nodes of a pool whose taint is decided, whether they have it, and whether they are to have it. A pool that is frozen leaves taints alone.
-fn members_with_wish<'a>(
-    ledger: &'a PoolLedger<'_>,
-) -> impl Iterator<Item = (&'a NodeView, bool, bool)> {
+/// The nodes of a pool whose taint is decided, and whether they are to have it. A pool that is frozen leaves taints alone.
+fn members_with_wish<'l, 'a>(
+    ledger: &'l PoolLedger<'a>,
+) -> impl Iterator<Item = (&'l PoolMember<'a>, bool)> {
     let is_frozen = ledger.strength() == Some(HoldStrength::Freezes);
     let may_grant = ledger.may_place();
     let members = ledger.members.iter().filter(move |_| !is_frozen);
     members.map(move |member| {
         let is_to_update = !member.is_desired && !member.is_skipped;
         let wanted = may_grant && is_to_update && ledger.target.is_some();
-        (member.node, member.has_taint, wanted)
+        (member, wanted)
     })
 }
