@@ -2,6 +2,7 @@
 
 use std::{fs, ops::Deref, time::Duration};
 
+use machinist_boot_loader::grub::EnvironmentBlock;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
@@ -11,7 +12,7 @@ use machinist_update::os::{
 
 use super::{
     contract::{Host, every_provider_keeps},
-    grub_machine::{BEFORE, CUSTOM, GrubMachine, Programs, mkconfig},
+    grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd, Programs, mkconfig},
 };
 
 pub(crate) struct GrubHost {
@@ -21,9 +22,13 @@ pub(crate) struct GrubHost {
 
 impl GrubHost {
     fn new() -> Self {
+        Self::with_initrd(Initrd::Always)
+    }
+
+    fn with_initrd(initrd: Initrd) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
-            machine: GrubMachine::new(directory.path()),
+            machine: GrubMachine::new(directory.path(), initrd),
             directory,
         }
     }
@@ -74,6 +79,14 @@ async fn the_grub_provider_passes_the_contract() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_grub_provider_passes_the_contract_on_cloud_images_of_ubuntu() {
+    for initrd in [Initrd::Unneeded, Initrd::TriedWithout] {
+        let broken = every_provider_keeps(move || GrubHost::with_initrd(initrd)).await;
+        assert!(broken.is_empty(), "{initrd:?}: {broken:#?}");
+    }
+}
+
 fn wanted(append: &str, remove: &str) -> DesiredDeployment {
     DesiredDeployment {
         kernel_arguments: KernelArguments {
@@ -89,9 +102,14 @@ fn wanted(append: &str, remove: &str) -> DesiredDeployment {
 #[tokio::test]
 async fn a_power_cut_during_any_grub_step_leaves_one_of_two_deployments() {
     let after = format!("{BEFORE} nosmt");
-    for step in ["stage", "unlock", "keep", "roll_back", "discard"] {
+    let hosts = [Initrd::Always, Initrd::Unneeded, Initrd::TriedWithout];
+    let steps = ["stage", "unlock", "keep", "roll_back", "discard"];
+    for (initrd, step) in hosts
+        .into_iter()
+        .flat_map(|initrd| steps.map(|step| (initrd, step)))
+    {
         for operations in 0.. {
-            let host = GrubHost::new();
+            let host = GrubHost::with_initrd(initrd);
             let first = host.agent().observe().await.unwrap().booted.id;
             let mut id = None;
             if step != "stage" {
@@ -264,6 +282,34 @@ async fn the_administrators_custom_cfg_keeps_links_and_bytes() {
         host.agent().discard().await.unwrap_err();
         assert_eq!(fs::read(&target).unwrap(), bytes);
     }
+}
+
+/// The machine had failed to boot without its initial RAM disk, and the service that forgets this has not run.
+#[tokio::test]
+async fn a_trial_is_entered_after_a_boot_that_failed_without_an_initrd() {
+    let host = GrubHost::with_initrd(Initrd::TriedWithout);
+    let mut block = EnvironmentBlock::parse(&host.read("boot/grub/grubenv")).unwrap();
+    block.set("initrdfail", "1");
+    block.set("prev_entry", "gnulinux-simple");
+    fs::write(host.path("boot/grub/grubenv"), block.to_text().unwrap()).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    let seen = host.agent().observe().await.unwrap();
+    assert_eq!(seen.staged.unwrap().deployment.id, id);
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+#[tokio::test]
+async fn an_entry_with_several_kernels_is_refused() {
+    let host = GrubHost::new();
+    let config = host.read("boot/grub/grub.cfg");
+    let config = config.replacen("\tinitrd", "\tlinux /boot/vmlinuz-6.1 ro\n\tinitrd", 1);
+    fs::write(host.path("boot/grub/grub.cfg"), config).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let text = machinist_base::error_chain::chain(&staged.unwrap_err());
+    assert!(text.contains("commands linux"), "{text}");
 }
 
 /// Such a file is sourced before the entries of kernels, so that every boot would enter the staged deployment.

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use machinist_boot_loader::grub::{GrubFiles, SimulatedGrub};
+use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub};
 use machinist_rootfs::Root;
 use machinist_update::os::{GrubProvider, HostCommand, ProviderStep};
 
@@ -40,6 +40,73 @@ if [ -f  ${config_directory}/custom.cfg ]; then
 fi
 "#;
 
+/// The same parts where Ubuntu's grub.cfg tries a boot without an initial RAM disk first (GRUB_FORCE_PARTUUID, as cloud
+/// images set it), and repeats a boot that failed with it.
+const CONFIG_WITHOUT_INITRD: &str = r#"if [ -s $prefix/grubenv ]; then
+  set have_grubenv=true
+  load_env
+fi
+if [ "${initrdfail}" = 2 ]; then
+   set initrdfail=
+elif [ "${initrdfail}" = 1 ]; then
+   set next_entry="${prev_entry}"
+   set prev_entry=
+   save_env prev_entry
+   if [ "${next_entry}" ]; then
+      set initrdfail=2
+   fi
+fi
+if [ "${next_entry}" ] ; then
+   set default="${next_entry}"
+   set next_entry=
+   save_env next_entry
+   set boot_once=true
+else
+   set default="0"
+fi
+function initrdfail {
+    if [ -n "${have_grubenv}" ]; then if [ -n "${partuuid}" ]; then
+      if [ -z "${initrdfail}" ]; then
+        set initrdfail=1
+        if [ -n "${boot_once}" ]; then
+          set prev_entry="${default}"
+          save_env prev_entry
+        fi
+      fi
+      save_env initrdfail
+    fi; fi
+}
+set partuuid=1234-01
+menuentry 'Ubuntu' --class ubuntu --id 'gnulinux-simple' {
+	search --no-floppy --fs-uuid --set=root 1234
+	if [ "${initrdfail}" = 1 ]; then
+		echo	'With the initial RAM disk'
+		linux	/boot/vmlinuz-6.1 root=UUID=1234 ro @ARGUMENTS@
+		initrd	/boot/initrd.img-6.1
+	else
+		echo	'Without it'
+		linux	/boot/vmlinuz-6.1 root=UUID=1234 ro @ARGUMENTS@ panic=-1
+	fi
+	initrdfail
+}
+if [ -f  ${config_directory}/custom.cfg ]; then
+  source ${config_directory}/custom.cfg
+fi
+"#;
+
+/// The setting that makes grub-mkconfig write that.
+const WITHOUT_INITRD: &str = "etc/default/grub.d/40-force-partuuid.cfg";
+
+/// Whether and how a machine boots without an initial RAM disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Initrd {
+    Always,
+    /// The first attempt is without one, and succeeds.
+    Unneeded,
+    /// The first attempt is without one, and the kernel panics.
+    TriedWithout,
+}
+
 /// What an administrator wrote.
 pub(crate) const CUSTOM: &str = "# by hand\nset color_normal=white/black\n";
 
@@ -56,6 +123,7 @@ pub(crate) struct GrubMachine {
     directory: PathBuf,
     failing: Failing,
     panics: Mutex<Option<String>>,
+    initrd: Initrd,
 }
 
 /// Files below a directory.
@@ -90,7 +158,11 @@ printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
     let output = shell.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let arguments = String::from_utf8(output.stdout).unwrap();
-    let text = CONFIG.replace("@ARGUMENTS@", &arguments);
+    let config = match below(directory, WITHOUT_INITRD).exists() {
+        true => CONFIG_WITHOUT_INITRD,
+        false => CONFIG,
+    };
+    let text = config.replace("@ARGUMENTS@", &arguments);
     let text = match below(directory, "/boot/vmlinuz-6.2").exists() {
         true => text.replace("6.1", "6.2"),
         false => text,
@@ -100,8 +172,9 @@ printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
 
 impl GrubMachine {
     /// A machine on which machinist has kept a deployment before.
-    pub(crate) fn new(directory: &Path) -> Self {
+    pub(crate) fn new(directory: &Path, initrd: Initrd) -> Self {
         let host = Self {
+            initrd,
             directory: directory.to_owned(),
             failing: Failing::default(),
             panics: Mutex::default(),
@@ -131,6 +204,9 @@ impl GrubMachine {
             "#".repeat(985)
         );
         fs::write(host.path("boot/grub/grubenv"), block).unwrap();
+        if initrd != Initrd::Always {
+            fs::write(host.path(WITHOUT_INITRD), "GRUB_FORCE_PARTUUID=1234-01\n").unwrap();
+        }
         mkconfig(&host.directory, "/boot/grub/grub.cfg");
         host.boot();
         host
@@ -174,7 +250,7 @@ impl GrubMachine {
         let line = self.read("proc/cmdline");
         let line = line.trim().split_once(' ').unwrap().1;
         let (line, _) = line.split_once(" panic=10").unwrap_or((line, ""));
-        line.to_owned()
+        line.strip_suffix(" panic=-1").unwrap_or(line).to_owned()
     }
 
     /// A provider; a step that was made to fail does so.
@@ -216,21 +292,29 @@ impl GrubMachine {
         *self.panics.lock().unwrap() = Some(entry.to_owned());
     }
 
+    fn write_environment(&self, block: &EnvironmentBlock) {
+        fs::write(self.path("boot/grub/grubenv"), block.to_text().unwrap()).unwrap();
+    }
+
     /// Boots until a kernel reaches userspace.
     pub(crate) fn boot(&self) {
-        for _ in 0..3 {
+        for _ in 0..4 {
             let files = Below(&self.directory);
             let mut grub = SimulatedGrub::new(&files, "/boot/grub");
             let boot = grub.boot().unwrap();
-            let block = grub.block.unwrap().to_text().unwrap();
-            fs::write(self.path("boot/grub/grubenv"), block).unwrap();
+            let mut block = grub.block.unwrap();
+            self.write_environment(&block);
             let line = boot.command_line;
             let panics = self.panics.lock().unwrap().clone();
-            let fails = panics.is_some_and(|id| boot.entry == [id]);
-            if fails {
+            let lacks_initrd = self.initrd == Initrd::TriedWithout && boot.initrds.is_empty();
+            if lacks_initrd || panics.is_some_and(|id| boot.entry == [id]) {
                 assert!(line.contains("panic="), "it hangs for ever: {line}");
                 continue;
             }
+            // As grub-initrd-fallback.service does.
+            block.unset("initrdfail");
+            block.unset("prev_entry");
+            self.write_environment(&block);
             let line = format!("BOOT_IMAGE={} {line}\n", boot.kernel);
             return fs::write(self.path("proc/cmdline"), line).unwrap();
         }

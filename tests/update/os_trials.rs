@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    os::grub_machine::{BEFORE, CUSTOM, GrubMachine},
+    os::grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd},
     update::{
         harness::{Driver, boot, machine},
         reboots::reboots,
@@ -57,7 +57,7 @@ fn options(reboot: RebootPolicy) -> ReconcilerOptions {
 impl Host {
     fn new() -> Self {
         let sandbox = machine();
-        let grub = GrubMachine::new(&sandbox.path("/"));
+        let grub = GrubMachine::new(&sandbox.path("/"), Initrd::Always);
         Self {
             sandbox,
             grub,

@@ -1,7 +1,5 @@
 //! GRUB's configuration, or its environment block: a simulated boot ends, and a block that is written reads as before.
-use machinist_boot_loader::grub::{
-    EnvironmentBlock, GrubFiles, SimulatedGrub, kernel_command_line,
-};
+use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub};
 
 /// grub.cfg, which sources itself as custom.cfg, beside kernels of every name.
 struct Config<'t>(&'t str);
@@ -23,7 +21,7 @@ impl GrubFiles for Config<'_> {
 pub(crate) fn check(text: &str) {
     let config = Config(text);
     if let Ok(boot) = SimulatedGrub::new(&config, "/boot/grub").boot() {
-        kernel_command_line(&boot.command_line);
+        boot.arguments();
         let source = SimulatedGrub::new(&config, "/boot/grub").booted_source();
         let source = source.unwrap().unwrap_or_default();
         assert!(text.contains(&source));

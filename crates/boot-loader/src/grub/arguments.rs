@@ -114,11 +114,21 @@ pub(super) fn loader_command_line(arguments: &[String]) -> String {
     quoted.collect::<Vec<String>>().join(" ")
 }
 
-/// The arguments that a kernel gets from GRUB, without those that GRUB adds.
-pub fn kernel_command_line(text: &str) -> KernelCommandLine {
+/// What grub.cfg appends to the arguments of a boot without an initial RAM disk.
+pub(super) const WITHOUT_INITRD: &str = "panic=-1";
+
+/// The arguments of a command line that GRUB wrote, without those that GRUB adds. `tries_without_initrd` is that of the
+/// configuration's [`KernelBoot`](super::KernelBoot).
+pub fn kernel_command_line(text: &str, tries_without_initrd: bool) -> KernelCommandLine {
     let line = KernelCommandLine::parse(text);
     let own = line.iter().filter(|argument| !is_added(argument));
-    own.cloned().collect()
+    let mut own: KernelCommandLine = own.cloned().collect();
+    let last = own.iter().last().cloned();
+    if let Some(last) = last.filter(|last| tries_without_initrd && last.as_str() == WITHOUT_INITRD)
+    {
+        own.remove_last(&last);
+    }
+    own
 }
 
 /// Whether a boot loader added the argument: on Ubuntu, grub.cfg adds `vt.handoff` to graphical boots.
@@ -161,6 +171,22 @@ mod tests {
         ] {
             assert_eq!(words(text), Err(fault), "{text}");
         }
+    }
+
+    #[test]
+    fn arguments_that_grub_adds_are_left_out() {
+        let line = "BOOT_IMAGE=/vmlinuz root=x ro panic=-1 panic=-1";
+        for (tries_without_initrd, expected) in [
+            (false, "root=x ro panic=-1 panic=-1"),
+            (true, "root=x ro panic=-1"),
+        ] {
+            let own = kernel_command_line(line, tries_without_initrd);
+            assert_eq!(own.to_string(), expected);
+        }
+        assert_eq!(
+            kernel_command_line("a=1 panic=5", true).to_string(),
+            "a=1 panic=5"
+        );
     }
 
     #[test]

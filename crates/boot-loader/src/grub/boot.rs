@@ -1,6 +1,8 @@
 //! What a boot starts, and why it would not.
 
-use super::{BlockError, words::ScriptError};
+use machinist_ignition::KernelCommandLine;
+
+use super::{BlockError, kernel_command_line, words::ScriptError};
 
 /// The files that GRUB sees, by their paths on the disk.
 pub trait GrubFiles {
@@ -25,6 +27,16 @@ pub struct KernelBoot {
     pub command_line: String,
     /// The paths of the initial RAM disks.
     pub initrds: Vec<String>,
+    /// Whether grub.cfg tries a boot without an initial RAM disk first, and appends `panic=-1` to its arguments
+    /// (GRUB_FORCE_PARTUUID of Ubuntu).
+    pub tries_without_initrd: bool,
+}
+
+impl KernelBoot {
+    /// The arguments of the command line, without those that GRUB adds.
+    pub fn arguments(&self) -> KernelCommandLine {
+        kernel_command_line(&self.command_line, self.tries_without_initrd)
+    }
 }
 
 /// Why a boot would not start a kernel.

@@ -145,6 +145,9 @@ impl<'f> SimulatedGrub<'f> {
             return Err(BootError::NoKernel(entry.name().to_owned()));
         };
         let command_line = arguments::loader_command_line(arguments);
+        let tries_without_initrd = !self.variables.get("partuuid").is_empty()
+            && self.functions.contains_key("initrdfail")
+            && arguments.last().map(String::as_str) == Some(arguments::WITHOUT_INITRD);
         let kernel = kernel.clone();
         for file in std::iter::once(&kernel).chain(&self.initrds) {
             if self.files.size(on_disk(file)).is_none() {
@@ -156,6 +159,7 @@ impl<'f> SimulatedGrub<'f> {
             kernel,
             command_line,
             initrds: std::mem::take(&mut self.initrds),
+            tries_without_initrd,
         })
     }
 

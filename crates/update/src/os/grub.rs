@@ -20,8 +20,8 @@ use self::{
     new_entry::NewEntry,
     obstacles::{grub_mkconfig, real_path},
     state::{
-        DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments,
-        path,
+        DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, block_with_next, boot, has_arguments,
+        in_prefix, own_arguments, path,
     },
     trial_entry::{staged_id, with_block},
 };
@@ -34,9 +34,7 @@ use super::{
     ProviderStep,
     kept_arguments::{KeptArguments, joined},
 };
-use machinist_boot_loader::grub::{
-    BootError, EnvironmentBlock, GrubFiles as _, default_file, kernel_command_line,
-};
+use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _, default_file};
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{HostKind, ImageRef, OsCapabilities};
 use machinist_rootfs::Root;
@@ -87,11 +85,7 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {
-        let mut block = block.clone();
-        match id {
-            Some(id) => block.set(NEXT_ENTRY, id),
-            None => block.unset(NEXT_ENTRY),
-        }
+        let block = block_with_next(block, id);
         let text = block.to_text().map_err(BootError::from)?;
         self.replace(&in_prefix("grubenv"), &text, 0o600)
     }
@@ -198,8 +192,7 @@ impl<C: HostCommand> GrubProvider<C> {
         let text = HostFiles::new(&self.root).text(NEW_CONFIG);
         let files = HostFiles::new(&self.root).with_default(&state.block)?;
         let files = files.with(&in_prefix("grub.cfg"), text);
-        let found = kernel_command_line(&boot(&files)?.command_line);
-        has_arguments(&found, wanted)
+        has_arguments(&boot(&files)?.arguments(), wanted)
     }
 
     /// Removes the new file, also the one that grub-mkconfig writes first.

@@ -20,7 +20,7 @@ pub(super) enum GrubError {
         argument: String,
         fault: ArgumentFault,
     },
-    #[error("the menu entry {0:?} has not exactly one command linux")]
+    #[error("the menu entry {0:?} has none or several commands linux")]
     UnusualEntry(String),
     #[error("the entry would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },

@@ -3,14 +3,14 @@
 use super::{
     error::GrubError,
     host_files::HostFiles,
-    state::{GrubState, NEXT_ENTRY, PREFIX, boot, has_arguments, in_prefix, own_arguments},
+    state::{GrubState, PREFIX, block_with_next, boot, has_arguments, in_prefix, own_arguments},
     trial_entry::{self, with_block},
 };
 use crate::os::{
     DesiredDeployment, KernelType, OsError, ProviderStep,
     trial_arguments::{id_of, with_trial, without_trial},
 };
-use machinist_boot_loader::grub::{SimulatedGrub, kernel_command_line};
+use machinist_boot_loader::grub::SimulatedGrub;
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
@@ -89,12 +89,11 @@ fn check_entry(
     custom: &str,
     (id, arguments): (&str, &KernelCommandLine),
 ) -> Result<(), GrubError> {
-    let mut block = state.block.clone();
-    block.set(NEXT_ENTRY, id);
+    let block = block_with_next(&state.block, Some(id));
     let files = HostFiles::new(root).with_block(&block)?;
     let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
     let boot = boot(&files)?;
-    let (found, _) = without_trial(&kernel_command_line(&boot.command_line));
+    let (found, _) = without_trial(&boot.arguments());
     has_arguments(&found, arguments)?;
     let default = files.with_default(&state.block)?;
     let default = super::state::boot(&default)?;

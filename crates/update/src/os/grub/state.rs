@@ -27,6 +27,23 @@ pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 /// The variable that names the entry of the next boot.
 pub(super) const NEXT_ENTRY: &str = "next_entry";
 
+/// Variables with which Ubuntu's grub.cfg repeats a boot that failed without an initial RAM disk, instead of entering
+/// `next_entry`. A successful boot unsets them (grub-initrd-fallback.service).
+const FAILED_BOOT: [&str; 2] = ["initrdfail", "prev_entry"];
+
+/// The environment block with another entry for the next boot.
+pub(super) fn block_with_next(block: &EnvironmentBlock, id: Option<&str>) -> EnvironmentBlock {
+    let mut block = block.clone();
+    match id {
+        Some(id) => block.set(NEXT_ENTRY, id),
+        None => block.unset(NEXT_ENTRY),
+    }
+    for name in FAILED_BOOT {
+        block.unset(name);
+    }
+    block
+}
+
 /// The deployments, as the files describe them.
 pub(super) struct GrubState {
     /// The boot without `next_entry`.
@@ -74,16 +91,16 @@ impl GrubState {
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
         let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
         let selected = boot(&files.with_default(&block)?)?;
-        let in_config = written.in_config(&kernel_command_line(&selected.command_line));
+        let in_config = written.in_config(&selected.arguments());
         let (kept, host) = in_config.map_or_else(
             || (written.clone(), None),
             |(kept, host)| (kept, Some(host)),
         );
         Ok(Self {
+            booted: kernel_command_line(&running, selected.tries_without_initrd),
             selected,
             is_interrupted: kept.current != written.current,
             host,
-            booted: kernel_command_line(&running),
             kept,
             block,
             custom,
@@ -91,7 +108,7 @@ impl GrubState {
     }
 
     pub(super) fn selected(&self) -> Deployment {
-        let arguments = kernel_command_line(&self.selected.command_line);
+        let arguments = self.selected.arguments();
         Deployment::of_packages(id_of(&arguments), arguments)
     }
 
@@ -116,11 +133,10 @@ impl GrubState {
 
     pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {
         let id = staged_id(&self.custom)?;
-        let mut block = self.block.clone();
-        block.set(NEXT_ENTRY, id);
+        let block = block_with_next(&self.block, Some(id));
         let files = HostFiles::new(root).with_block(&block).ok()?;
         let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
-        let (arguments, _) = without_trial(&kernel_command_line(&boot.command_line));
+        let (arguments, _) = without_trial(&boot.arguments());
         Some(StagedDeployment {
             deployment: Deployment::of_packages(id.to_owned(), arguments),
             locked: self.block.get(NEXT_ENTRY) != Some(id),
@@ -137,9 +153,7 @@ impl<'r> HostFiles<'r> {
 
     /// The files without a request for the next boot.
     pub(super) fn with_default(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
-        let mut block = block.clone();
-        block.unset(NEXT_ENTRY);
-        self.with_block(&block)
+        self.with_block(&block_with_next(block, None))
     }
 }
 

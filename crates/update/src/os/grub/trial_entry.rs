@@ -7,8 +7,14 @@ use machinist_ignition::{KernelArgument, KernelCommandLine};
 const BEGIN: &str = "### BEGIN machinist ###";
 const END: &str = "### END machinist ###";
 
+/// The function with which Ubuntu's grub.cfg repeats a boot that failed without an initial RAM disk.
+const REPEATS_FAILED_BOOT: &str = "initrdfail";
+
+/// What makes such an entry boot with the initial RAM disk, and once: a trial that fails is not repeated.
+const WITH_INITRD: &str = "\n\tset initrdfail=1\n\tunset partuuid";
+
 /// The text of an entry like the one with this body, with other arguments. `None` if the body has not exactly one
-/// command `linux` on a line of its own.
+/// command `linux` on a line of its own, or two where the first one has the initial RAM disk.
 pub(super) fn entry(
     id: &str,
     body: &str,
@@ -20,15 +26,25 @@ pub(super) fn entry(
         let name = line.split_whitespace().next();
         name.is_some_and(|name| ["linux", "linux16", "linuxefi"].contains(&name))
     };
-    let mut own = body.lines().filter(is_linux);
-    let (Some(line), None) = (own.next(), own.next()) else {
+    let repeats = body.lines().any(|line| line.trim() == REPEATS_FAILED_BOOT);
+    let lines = body.lines().filter(is_linux).count();
+    if lines != 1 + usize::from(repeats) {
         return Ok(None);
-    };
-    let command = line.split_whitespace().next().unwrap_or("linux");
-    let body = body.replacen(line, &format!("\t{command} {kernel} {words}"), 1);
-    Ok(Some(format!(
-        "menuentry 'machinist {id}' --unrestricted --id {id} {{{body}}}\n"
-    )))
+    }
+    let mut text = format!("menuentry 'machinist {id}' --unrestricted --id {id} {{");
+    if repeats {
+        text.push_str(WITH_INITRD);
+    }
+    for line in body.split_inclusive('\n') {
+        match is_linux(&line) {
+            true => {
+                let command = line.split_whitespace().next().unwrap_or("linux");
+                text.push_str(&format!("\t{command} {kernel} {words}\n"));
+            }
+            false => text.push_str(line),
+        }
+    }
+    Ok(Some(text + "}\n"))
 }
 
 /// The text of custom.cfg with this entry in machinist's block, or without a block. Everything else stays.
