@@ -1,5 +1,8 @@
 #!/bin/bash
-# Builds a Debian disk image and prints its path: image.sh [grub|systemd-boot]. GRUB is for BIOS, systemd-boot for EFI.
+# Builds a disk image and prints its path: image.sh [grub|ubuntu|systemd-boot].
+#   grub          Debian with GRUB (BIOS)
+#   ubuntu        Ubuntu with GRUB (BIOS), which tries each boot without an initial RAM disk first, as cloud images do
+#   systemd-boot  Debian with systemd-boot (EFI)
 #
 # The image is kept in a cache under a digest of this script, the list of
 # packages, the mirror and the ssh key, so a second call only prints the path.
@@ -9,21 +12,32 @@
 # These variables change what the script does:
 #   MACHINIST_VM_CACHE     the cache (default: ~/.cache/machinist-vm)
 #   MACHINIST_VM_PACKAGES  packages to install as well, separated by blanks
-#   MACHINIST_VM_MIRROR    the Debian mirror
+#   MACHINIST_VM_MIRROR    the mirror of Debian or Ubuntu
 set -euo pipefail
 umask 022
 
-suite=trixie
-mirror=${MACHINIST_VM_MIRROR:-http://deb.debian.org/debian}
-loader=${1:-grub}
-case $loader in
-grub) loader_packages=grub-pc tools= ;;
-systemd-boot) loader_packages="systemd-boot systemd-boot-efi" tools="mkfs.vfat mcopy mmd" ;;
-*) echo "usage: image.sh [grub|systemd-boot]" >&2; exit 64 ;;
+kind=${1:-grub}
+suite=trixie mirror=http://deb.debian.org/debian kernel_package=linux-image-cloud-amd64
+loader=grub loader_packages=grub-pc tools= bootstrap=()
+case $kind in
+grub) ;;
+ubuntu)
+    suite=noble mirror=http://archive.ubuntu.com/ubuntu kernel_package=linux-image-virtual
+    tools="curl dpkg-deb"
+    ;;
+systemd-boot)
+    loader=systemd-boot loader_packages="systemd-boot systemd-boot-efi" tools="mkfs.vfat mcopy mmd"
+    ;;
+*) echo "usage: image.sh [grub|ubuntu|systemd-boot]" >&2; exit 64 ;;
 esac
-packages="linux-image-cloud-amd64 $loader_packages systemd-sysv dbus openssh-server udev
+mirror=${MACHINIST_VM_MIRROR:-$mirror}
+packages="$kernel_package $loader_packages systemd-sysv dbus openssh-server udev
     iproute2 initramfs-tools kmod e2fsprogs ${MACHINIST_VM_PACKAGES:-}"
+# Debian does not have Ubuntu's keys.
+keyring=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
+keyring_sha256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
 disk_mib=4096
+root_partition=6d616368-696e-6973-7400-000000000001
 kernel_arguments='root=LABEL=root ro console=ttyS0,115200'
 memory_mib=768
 finish_timeout=1200
@@ -50,7 +64,7 @@ fi
 
 list=$(echo "$packages" | tr -s ' \n' '\n\n' | sed '/^$/d' | sort -u)
 digest=$( { cat "$0" "$key.pub"; echo "$mirror $list"; } | sha256sum | cut -c1-16)
-image=$cache/$suite-$loader-$digest.qcow2
+image=$cache/$suite-$kind-$digest.qcow2
 
 if [ -e "$image" ]; then
     echo "$image"
@@ -118,6 +132,7 @@ DHCP=ipv4
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 END
+[ "$kind" != ubuntu ] || put 644 etc/default/grub.d/40-force-partuuid.cfg <<<"GRUB_FORCE_PARTUUID=$root_partition"
 mkdir -p "$files/var/log/journal"
 put 644 etc/systemd/journald.conf.d/vm.conf <<END
 [Journal]
@@ -164,8 +179,16 @@ sync
 echo VM-IMAGE-READY
 END
 
+if [ "$kind" = ubuntu ]; then
+    curl --silent --show-error --fail --output "$work/keyring.deb" "$mirror/$keyring"
+    echo "$keyring_sha256 $work/keyring.deb" | sha256sum --check --quiet
+    dpkg-deb -x "$work/keyring.deb" "$work/keyring"
+    bootstrap=(--keyring="$work/keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+        --setup-hook=/usr/share/mmdebstrap/hooks/merged-usr/setup00.sh)
+fi
+
 say "installing packages"
-mmdebstrap --quiet --variant=minbase --include="$(echo "$list" | paste -sd,)" \
+mmdebstrap --quiet --variant=minbase "${bootstrap[@]}" --include="$(echo "$list" | paste -sd,)" \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
     --dpkgopt='path-exclude=/usr/share/man/*' \
     --dpkgopt='path-exclude=/usr/share/locale/*' \
@@ -192,7 +215,7 @@ sectors=$((disk_mib * 2048))
 truncate -s "${disk_mib}M" "$disk"
 sgdisk --clear --new="1:2048:$((start - 1))" --typecode="1:$type" --change-name=1:loader \
     --new="2:$start:$((sectors - 2049))" --typecode=2:8300 --change-name=2:root \
-    "$disk" >/dev/null
+    --partition-guid="2:$root_partition" "$disk" >/dev/null
 # GRUB could not read a file system that has its checksum seed in the superblock.
 mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$work/root" \
     -E "offset=$((start * 512)),lazy_itable_init=0,lazy_journal_init=0,nodiscard" \
@@ -226,10 +249,11 @@ END
 }
 
 # The first boot takes its kernel from outside, since GRUB is not there yet.
-# It may skip every flush to the disk, because a failed build is thrown away.
+# It may skip every flush to the disk, because a failed build is thrown away. Ubuntu's kernel crashes on the emulated
+# instruction cmpxchg16b of qemu 7.2.
 install_grub() {
     local serial=$work/serial.log
-    timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -m "$memory_mib" -smp 1 \
+    timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -cpu qemu64,-cx16 -m "$memory_mib" -smp 1 \
         -nodefaults -no-user-config -display none -no-reboot -nic none \
         -serial "file:$serial" -device virtio-rng-pci \
         -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
