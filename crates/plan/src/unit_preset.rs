@@ -103,12 +103,16 @@ impl PresetRule {
             return None;
         }
         match unit_name::shape(unit)? {
-            UnitNameShape::Template => Some(
-                self.instances
-                    .iter()
-                    .map(|instance| unit_name::with_instance(unit, instance))
-                    .collect(),
-            ),
+            // One invalid name makes systemd ignore the whole list.
+            UnitNameShape::Template => self
+                .instances
+                .iter()
+                .map(|instance| {
+                    let name = unit_name::with_instance(unit, instance);
+                    let is_instance = unit_name::shape(&name) == Some(UnitNameShape::Instance);
+                    is_instance.then_some(name)
+                })
+                .collect(),
             _ => self
                 .instances
                 .iter()
@@ -118,25 +122,36 @@ impl PresetRule {
     }
 }
 
+/// What separates words for systemd.
+const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// The rule of a line; `None` if systemd ignores the line. There are no comments behind a rule (`read_presets` in systemd's
+/// `src/shared/install.c`).
 fn rule(file: &AbsPath, line: &str) -> Option<PresetRule> {
-    let line = line.trim();
+    let line = line.trim_matches(WHITESPACE);
     if line.starts_with(['#', ';']) {
         return None;
     }
-    let mut words = line.split_whitespace();
-    let enable = match words.next()? {
-        "enable" => true,
-        "disable" => false,
-        _ => return None,
-    };
-    let pattern = words.next()?.to_owned();
-    let instances = words.map(str::to_owned).collect();
-    Some(PresetRule {
+    let (word, rest) = line.split_once(WHITESPACE)?;
+    let rest = rest.trim_start_matches(WHITESPACE);
+    let rule = |pattern: &str, instances, enable| PresetRule {
         file: file.clone(),
-        pattern,
+        pattern: pattern.to_owned(),
         instances,
         enable,
-    })
+    };
+    match word {
+        // All that follows is the pattern.
+        "disable" => Some(rule(rest, Vec::new(), false)),
+        "enable" => {
+            let mut words = rest.split(WHITESPACE).filter(|word| !word.is_empty());
+            let pattern = words.next()?;
+            let instances: Vec<String> = words.map(str::to_owned).collect();
+            let is_template = unit_name::shape(pattern) == Some(UnitNameShape::Template);
+            (instances.is_empty() || is_template).then(|| rule(pattern, instances, true))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +203,35 @@ mod tests {
             Preset::Enable(vec!["getty@tty2.service".into()])
         );
         assert_eq!(rules.ask("getty@tty9.service"), Preset::Disable);
+    }
+
+    #[test]
+    fn lines_that_systemd_ignores_are_ignored() {
+        for (line, unit, expected) in [
+            ("enable z.service # why", "z.service", None),
+            ("enable z.service y.service", "z.service", None),
+            ("enable z.service\u{c}", "z.service", None),
+            ("disable z.service # why", "z.service", None),
+            ("disable * # why", "z.service", None),
+            (
+                "  disable\t z.service \r",
+                "z.service",
+                Some(Preset::Disable),
+            ),
+            (
+                "enable z@.service one a/b",
+                "z@.service",
+                Some(Preset::Enable(vec!["z@.service".into()])),
+            ),
+            (
+                "enable z@.service one a/b",
+                "z@one.service",
+                Some(Preset::Enable(vec!["z@one.service".into()])),
+            ),
+        ] {
+            let rules = presets(&[("/etc/systemd/system-preset/1.preset", line)]);
+            assert_eq!(rules.rule_for(unit), expected, "{line:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub(super) fn presets(dice: &mut Dice) -> String {
         "enable a*.service",
         "disable b.*",
         "enable d@.service x y",
+        "enable d@.service x a/b",
+        "enable ab.socket # why",
+        "disable a.service # why",
         "disable [c-e]*",
         "disable *",
     ];
