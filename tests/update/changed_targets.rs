@@ -92,3 +92,51 @@ async fn entries_that_cannot_be_moved_into_a_users_directory_block_no_other_entr
     applied(&sandbox, &broken, &script, &without).await;
     assert_eq!(sandbox.read("/etc/plain").unwrap(), "fourth");
 }
+
+#[tokio::test]
+async fn a_user_cannot_block_the_return_to_an_earlier_config() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, _), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    let changed = |text| with_plain(text).file("/home/bob/app.conf", "changed\n", 0o644);
+    applied(&sandbox, &root, &script, &with_plain("first")).await;
+    applied(&sandbox, &root, &script, &changed("second")).await;
+    let theirs = sandbox.path("/home/bob/app.conf");
+    std::fs::remove_file(&theirs).unwrap();
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::write(theirs.join("own"), "bob's").unwrap();
+    applied(&sandbox, &root, &script, &with_plain("first")).await;
+    assert_eq!(sandbox.read("/etc/plain").unwrap(), "first");
+    assert_eq!(sandbox.read("/home/bob/app.conf/own").unwrap(), "bob's");
+    let left = sandbox
+        .journal()
+        .history
+        .last()
+        .unwrap()
+        .left_behind
+        .join("\n");
+    let text = "/home/bob/app.conf is skipped, because the machine returns to an earlier config: ";
+    assert!(left.contains(text), "{left}");
+}
+
+#[tokio::test]
+async fn an_entry_that_was_written_again_leaves_like_every_other() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, broken), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    applied(&sandbox, &root, &script, &with_plain("first")).await;
+    std::fs::remove_file(sandbox.path("/home/bob/app.conf")).unwrap();
+    applied(&sandbox, &broken, &script, &with_plain("second")).await;
+    let changed = with_plain("third").file("/home/bob/app.conf", "changed\n", 0o644);
+    applied(&sandbox, &root, &script, &changed).await;
+    assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "changed\n");
+    let without = config("fourth").file("/etc/plain", "fourth", 0o644);
+    applied(&sandbox, &root, &script, &without).await;
+    assert_eq!(sandbox.read("/home/bob/app.conf"), None);
+}

@@ -60,8 +60,8 @@ impl PathFacts<'_> {
         let third = user.is_none() && before.uid != 0 && before.uid != after.uid;
         (third || discloses(before, after, directory)).then(|| {
             format!(
-                "it belongs to user {} (group {}, mode {:04o}) in a directory that others than root may change, so \
-                 one of them may have put it there, who may not read it today",
+                "it belongs to user {} (group {}, mode {:04o}) in a directory that other users may change: one of \
+                 them may have moved it there, who may not read it today and could after this update",
                 before.uid, before.gid, before.mode
             )
         })

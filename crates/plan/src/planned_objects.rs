@@ -10,7 +10,7 @@ use super::{
     object::ObjectKind,
     operations_fold,
     steps::steps,
-    unsafe_paths,
+    unsafe_paths::{self, SkippableEntries},
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::MachineConfig;
@@ -44,10 +44,11 @@ pub fn planned_objects(
     let mut before = DesiredTree::of(from, observed, ConfigSide::Before);
     let mut after = DesiredTree::of(to, observed, ConfigSide::After(from));
     let unchanged = unsafe_paths::unchanged(&before, &after, observed);
-    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, None, &unchanged);
+    let skippable = SkippableEntries::of(&unchanged, &after, observed);
+    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, None, &skippable);
     let mut steps = steps(&before, &after, observed, owners);
     steps.make_homes(&after, observed);
-    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &unchanged);
+    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &skippable);
     let (mut operations, _) = operations_fold::operations(&steps, &after, observed);
     home_dirs::fill_new_homes(&mut operations, &after, observed);
     let mut planned = PlannedObjects::default();

@@ -19,7 +19,8 @@ use super::{
     steps::{PathAction, PathSteps, steps},
     unit_aliases,
     unit_state::MachineUnits,
-    unsafe_paths, xattr_warnings,
+    unsafe_paths::{self, SkippableEntries},
+    xattr_warnings,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{Content, EntryKind, MachineConfig, Refusal};
@@ -74,7 +75,8 @@ fn plan(
     after.keep_found_links(&before, observed);
     let named = after.named();
     let unchanged = unsafe_paths::unchanged(&before, &after, observed);
-    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only, &unchanged);
+    let skippable = SkippableEntries::of(&unchanged, &after, observed);
+    unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only, &skippable);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
     after.left_behind.append(&mut steps.left_behind);
@@ -83,7 +85,7 @@ fn plan(
         os_changes.clear();
     }
     steps.make_homes(&after, observed);
-    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &unchanged);
+    unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &skippable);
     let layouts = [&before, &after];
     let mut refusals = of_steps(to, layouts, &steps, observed);
     if only.is_none() {
@@ -96,14 +98,14 @@ fn plan(
     drop(before);
     let (mut operations, in_the_way) = operations_fold::operations(&steps, &after, observed);
     refusals.extend(in_the_way);
-    let kept = (to, &unchanged);
+    let kept = (to, &skippable);
     unsafe_paths::leave_obstructed(&mut operations, &mut steps, &mut after, observed, kept);
     unsafe_paths::leave_on_full_mounts(
         &mut operations,
         &mut steps,
         &mut after,
         observed,
-        &unchanged,
+        &skippable,
     );
     unsafe_paths::leave_large_originals(&mut operations, &mut steps, &mut after, observed);
     refusals.extend(complete(
@@ -256,6 +258,7 @@ fn narrow(only: &AbsPath, after: &mut DesiredTree, steps: &mut PathSteps) {
     steps.kind_refusals.retain(|(path, _)| place.is_under(path));
     let about = |warning: &String| warning.starts_with(place.as_str());
     steps.warnings.retain(about);
+    steps.drift_warnings.retain(|_, warning| about(warning));
     after.warnings.retain(about);
     after.left_behind.clear();
     // A user's entries span six files: if one of them is repaired, all of them are.
@@ -319,6 +322,10 @@ fn warnings(
     let mut all: Vec<String> = after.warnings.clone();
     all.extend(after.left_behind.iter().cloned());
     all.extend(steps.warnings.iter().cloned());
+    // Entries that are skipped are neither restored nor replaced.
+    let drift = steps.drift_warnings.iter();
+    let drift = drift.filter(|(asked, _)| !after.skipped_entries.contains(*asked));
+    all.extend(drift.map(|(_, warning)| warning.clone()));
     all.extend(
         changes
             .iter()

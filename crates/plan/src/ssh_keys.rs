@@ -118,7 +118,11 @@ fn add_file(
         return skipped(why);
     }
     if !own && there && !leased && !place.observed.texts.contains_key(&file) {
-        let why = format!("{file} is not valid UTF-8 text, or was replaced while it was read");
+        let facts = place.observed.objects.get(&file);
+        let why = match facts.is_some_and(|facts| facts.kind == ObjectKind::File) {
+            true => format!("{file} is not valid UTF-8 text, or was replaced while it was read"),
+            false => format!("{file} is not a regular file"),
+        };
         return skipped(why);
     }
     // Includes the home, in case the user was created without one.

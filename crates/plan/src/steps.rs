@@ -62,6 +62,8 @@ pub(super) struct PathFacts<'a> {
 pub(super) struct PathSteps {
     pub(super) at: BTreeMap<AbsPath, PathStep>,
     pub(super) warnings: Vec<String>,
+    /// What was changed outside machinist, by the path in the config.
+    pub(super) drift_warnings: BTreeMap<AbsPath, String>,
     /// Objects that leave the config and are not changed, with the reason.
     pub(super) left_behind: Vec<String>,
     /// Refusals with the path they concern.
@@ -252,7 +254,8 @@ impl PathSteps {
             vec![first_field(wanted)],
         );
         if let Some(had) = reached.had {
-            self.warnings.push(missing(&had.asked));
+            self.drift_warnings
+                .insert(had.asked.clone(), missing(&had.asked));
         }
     }
 
@@ -271,8 +274,8 @@ impl PathSteps {
         let since = differences(had, facts, owners);
         if !since.is_empty() {
             let what = format!("its {} changed", since.join(" and "));
-            self.warnings
-                .push(drifted(&had.asked, &what, had.object == wanted.object));
+            let text = drifted(&had.asked, &what, had.object == wanted.object);
+            self.drift_warnings.insert(had.asked.clone(), text);
         }
     }
 }

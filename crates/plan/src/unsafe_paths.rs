@@ -53,6 +53,42 @@ pub(super) fn unchanged(
         .collect()
 }
 
+/// The entries that are skipped where a user has changed the path, so that nothing else is blocked.
+pub(super) struct SkippableEntries {
+    paths: BTreeSet<AbsPath>,
+    why: &'static str,
+}
+
+impl SkippableEntries {
+    /// The unchanged entries in users' directories; all entries there if the machine returns to an earlier
+    /// config.
+    pub(super) fn of(
+        unchanged: &BTreeSet<AbsPath>,
+        after: &DesiredTree,
+        observed: &MachineFacts,
+    ) -> Self {
+        if !observed.is_return {
+            return Self {
+                paths: unchanged.clone(),
+                why: "its entry has not changed",
+            };
+        }
+        let users = observed
+            .exposed
+            .iter()
+            .chain(observed.changed_targets.keys());
+        let users = users.filter(|path| observed.is_changed_by_users(path, after));
+        let paths = users.chain(observed.unsafe_after.keys());
+        Self {
+            paths: paths
+                .filter(|path| after.objects.contains_key(*path))
+                .cloned()
+                .collect(),
+            why: "the machine returns to an earlier config",
+        }
+    }
+}
+
 /// Refuses each entry of the desired config at an unsafe path (only the path `only`, if given), and
 /// removes such paths from the base config, so that nothing is done there. Unchanged entries are not touched.
 pub(super) fn refuse_unsafe_paths(
@@ -60,11 +96,11 @@ pub(super) fn refuse_unsafe_paths(
     after: &mut DesiredTree,
     observed: &MachineFacts,
     only: Option<&AbsPath>,
-    unchanged: &BTreeSet<AbsPath>,
+    skippable: &SkippableEntries,
 ) {
     for (path, why) in &observed.unsafe_after {
-        match unchanged.contains(path) {
-            true => after.skip(path, &format!("its path is not safe: {why}")),
+        match skippable.paths.contains(path) {
+            true => after.skip(path, skippable.why, &format!("its path is not safe: {why}")),
             false => after.refuse_unsafe(path, why, only),
         }
     }
@@ -88,30 +124,31 @@ pub(super) fn refuse_unsafe_paths(
     }
 }
 
-/// Does not touch unchanged entries where the user has changed the path in a way that would block the rest of
-/// the update.
+/// Does not touch skippable entries where the user has changed the path in a way that would block the rest of the
+/// update.
 pub(super) fn skip_refused(
     steps: &mut PathSteps,
     after: &mut DesiredTree,
     observed: &MachineFacts,
     to: &MachineConfig,
-    unchanged: &BTreeSet<AbsPath>,
+    skippable: &SkippableEntries,
 ) {
-    if unchanged.is_empty() {
+    if skippable.paths.is_empty() {
         return;
     }
     let mut why = BTreeMap::new();
-    let is_unchanged = |(path, _): &mut (AbsPath, Refusal)| unchanged.contains(path);
-    why.extend(steps.refusals.extract_if(.., is_unchanged));
+    let is_skippable = |(path, _): &mut (AbsPath, Refusal)| skippable.paths.contains(path);
+    why.extend(steps.refusals.extract_if(.., is_skippable));
     // A config that was in force may replace objects of any kind.
     if matches!(to.overwrite, Overwrite::Except(_)) {
-        why.extend(steps.kind_refusals.extract_if(.., is_unchanged));
+        why.extend(steps.kind_refusals.extract_if(.., is_skippable));
     }
     let mut why: BTreeMap<AbsPath, String> = why
         .into_iter()
         .map(|(path, refusal)| (path, refusal.message.into()))
         .collect();
-    for path in unchanged.iter().filter(|path| steps.at.contains_key(*path)) {
+    let planned = skippable.paths.iter();
+    for path in planned.filter(|path| steps.at.contains_key(*path)) {
         let obstacle = no_directory_above(path, observed);
         if let Some(above) = obstacle.filter(|above| !steps.at.contains_key(above)) {
             why.insert(path.clone(), format!("{above} is no longer a directory"));
@@ -119,11 +156,11 @@ pub(super) fn skip_refused(
     }
     for (path, why) in why {
         steps.at.remove(&path);
-        after.skip(&path, &why);
+        after.skip(&path, skippable.why, &why);
     }
 }
 
-/// Skips objects in a user's directory that leave the config or are unchanged in it, if the user has changed the
+/// Skips objects in a user's directory that leave the config or are skippable in it, if the user has changed the
 /// path in a way that would block the rest of the update, or has made the last update fail there. Skips all objects in
 /// directories in which users have made several updates fail, and a file that leaves the config and has other names.
 pub(super) fn leave_obstructed(
@@ -131,7 +168,7 @@ pub(super) fn leave_obstructed(
     steps: &mut PathSteps,
     after: &mut DesiredTree,
     observed: &MachineFacts,
-    (to, unchanged): (&MachineConfig, &BTreeSet<AbsPath>),
+    (to, skippable): (&MachineConfig, &SkippableEntries),
 ) {
     let is_metadata = |operation: &Operation| matches!(operation.kind, OperationKind::Metadata(_));
     let users = !observed.exposed.is_empty() || !observed.changed_targets.is_empty();
@@ -151,7 +188,8 @@ pub(super) fn leave_obstructed(
             Some(_) => entries_at(target, after),
             None => vec![target.clone()],
         };
-        let stays = !entries.is_empty() && entries.iter().all(|path| unchanged.contains(path));
+        let stays =
+            !entries.is_empty() && entries.iter().all(|path| skippable.paths.contains(path));
         let leaves = !stays && !after.speaks_of(target);
         let is_users = |path: &AbsPath| observed.is_changed_by_users(path, after);
         // A directory that is created as a parent is no path of the config.
@@ -178,7 +216,7 @@ pub(super) fn leave_obstructed(
         if stays {
             for path in &entries {
                 steps.at.remove(path);
-                after.skip(path, &why);
+                after.skip(path, skippable.why, &why);
             }
             return false;
         }
@@ -190,16 +228,16 @@ pub(super) fn leave_obstructed(
     });
 }
 
-/// Skips unchanged entries in users' directories on mounts without space for them: a user who fills a file system blocks
+/// Skips skippable entries in users' directories on mounts without space for them: a user who fills a file system blocks
 /// no other entry.
 pub(super) fn leave_on_full_mounts(
     operations: &mut Vec<Operation>,
     steps: &mut PathSteps,
     after: &mut DesiredTree,
     observed: &MachineFacts,
-    unchanged: &BTreeSet<AbsPath>,
+    skippable: &SkippableEntries,
 ) {
-    if unchanged.is_empty() {
+    if skippable.paths.is_empty() {
         return;
     }
     let full = disk_space::full_mounts(operations, observed);
@@ -209,15 +247,15 @@ pub(super) fn leave_on_full_mounts(
     operations.retain(|operation| {
         let target = &operation.target;
         let entries = entries_at(target, after);
-        let is_unchanged =
-            !entries.is_empty() && entries.iter().all(|path| unchanged.contains(path));
+        let may_skip =
+            !entries.is_empty() && entries.iter().all(|path| skippable.paths.contains(path));
         let mount = observed.nearest(target).map(|(_, facts)| &facts.mount);
-        let Some(mount) = mount.filter(|mount| is_unchanged && full.contains(*mount)) else {
+        let Some(mount) = mount.filter(|mount| may_skip && full.contains(*mount)) else {
             return true;
         };
         for path in &entries {
             steps.at.remove(path);
-            after.skip(path, &format!("not enough space on {mount}"));
+            after.skip(path, skippable.why, &format!("not enough space on {mount}"));
         }
         false
     });
@@ -320,13 +358,12 @@ fn no_directory_above(path: &AbsPath, observed: &MachineFacts) -> Option<AbsPath
 }
 
 impl DesiredTree {
-    /// Leaves the object of an unchanged entry unchanged.
-    fn skip(&mut self, path: &AbsPath, why: &str) {
+    /// Leaves the object of an entry unchanged.
+    fn skip(&mut self, path: &AbsPath, may_skip: &str, why: &str) {
         let wanted = self.objects.get(path);
         let asked = wanted.map_or(path, |wanted| &wanted.asked).clone();
-        self.left_behind.push(format!(
-            "{asked} is skipped, because its entry has not changed: {why}"
-        ));
+        self.left_behind
+            .push(format!("{asked} is skipped, because {may_skip}: {why}"));
         self.skipped_entries.insert(asked);
     }
 

@@ -318,6 +318,20 @@ impl Journal {
             .retain(|target, _| recent.contains_key(target));
     }
 
+    /// Ends the skipping of entries at targets that the open transactions have written: nobody interferes there any
+    /// more. How many updates failed there stays known.
+    pub fn end_recent_failures(&mut self, now: Timestamp) {
+        let past = now
+            .saturating_sub(RECENT_FAILURE_AGE)
+            .unwrap_or(Timestamp::MIN);
+        let written = self.transactions.iter().flat_map(|tx| &tx.operations);
+        for record in written {
+            if let Some(since) = self.changed_targets.get_mut(&record.target) {
+                *since = past.min(*since);
+            }
+        }
+    }
+
     /// Returns the targets at which another writer made an update fail during the last day.
     pub fn recently_changed_targets(&self, now: Timestamp) -> BTreeMap<AbsPath, TargetFailures> {
         let remembered = self.changed_targets.iter();

@@ -22,7 +22,8 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal};
 use machinist_plan::{
-    BaseConfig, Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified,
+    BaseConfig, Capabilities, DriftEntry, MachineFacts, OsFacts, Plan, Policies, UnitFacts,
+    Verified,
 };
 use machinist_rootfs::Root;
 
@@ -232,6 +233,7 @@ fn plan_from(
     };
     let observed = observe::observe(root, &from, to, policies, known);
     let mut observed = observed.map_err(LookError::Observe)?;
+    observed.is_return = is_return(journal, to, &observed);
     if writes == PlanPurpose::Nothing {
         observed.recovery_missing = None;
     }
@@ -239,9 +241,7 @@ fn plan_from(
         Some(only) => machinist_plan::only(&from, to, &observed, policies, capabilities, only),
         None => machinist_plan::between(&from, to, &observed, policies, capabilities),
     };
-    let update = plan.as_ref().ok().and_then(|plan| plan.os.as_ref());
-    let refusal = update.and_then(|update| os::refusal(root, capabilities.os, update));
-    if let Some(refusal) = refusal {
+    if let Some(refusal) = os_refusal(root, capabilities, &plan) {
         plan = Err(vec![refusal]);
     }
     let named = plan
@@ -256,6 +256,30 @@ fn plan_from(
         administered_groups: observed.accounts.administered_groups(),
         moved: observed.moved(),
     })
+}
+
+/// Returns why the deployment of a plan cannot be staged.
+fn os_refusal(
+    root: &Root,
+    capabilities: Capabilities,
+    plan: &Result<Plan, Vec<Refusal>>,
+) -> Option<Refusal> {
+    let update = plan.as_ref().ok()?.os.as_ref()?;
+    os::refusal(root, capabilities.os, update)
+}
+
+/// Returns whether the machine has been on this config before and is on another one. It is asked only where users can change paths, because a
+/// digest of a large config takes time.
+fn is_return(journal: &Journal, to: &MachineConfig, observed: &MachineFacts) -> bool {
+    let has_users_paths = !observed.exposed.is_empty()
+        || !observed.unsafe_after.is_empty()
+        || !observed.changed_targets.is_empty();
+    let mut done = journal.history.iter().filter(|it| it.outcome.is_done());
+    has_users_paths && {
+        let digest = machinist_ignition::digest(to);
+        let is_current = current(journal).is_some_and(|name| name.digest == digest);
+        !is_current && done.any(|update| update.digest == digest)
+    }
 }
 
 /// Returns the running kernel's arguments that machinist has appended; those of another daemon's config count as well,

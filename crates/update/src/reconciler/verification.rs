@@ -160,6 +160,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         Outcome::Done
                     };
                     let record = top.record(outcome, now);
+                    journal.end_recent_failures(now);
                     transaction::finish(journal).map_err(crash_recovery::RecoverError::of(&id))?;
                     journal.remember(record);
                     store.save(journal)?;
