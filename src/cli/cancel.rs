@@ -24,7 +24,8 @@ const NODE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 #[command(after_help = "\
 Cancels the update of a node that is waiting or being drained: the node is uncordoned, its devices are \
 allocatable again, and the same config is not started again until the node's desired config changes, or --undo. \
-Refused once the update has changed the disk.
+Refused once the update has changed the disk. A controller grants the update again after ten minutes; machinist skip \
+leaves the node out of the rollout.
 
 Examples:
   machinist cancel worker-1

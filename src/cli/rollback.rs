@@ -33,7 +33,8 @@ Examples:
   machinist rollback --pool worker --to rendered-worker-5f2c
   machinist rollback --root ./sandbox --yes")]
 pub struct RollbackArgs {
-    /// How many configs to go back, or the name of one in the history
+    /// How many configs to go back, or the name of one in the history; with --pool also of one
+    /// that nodes still run
     #[arg(long, value_name = "N|NAME", default_value = "1", value_parser = parse_revision)]
     pub to: String,
     /// Do not ask for confirmation
