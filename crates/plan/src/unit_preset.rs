@@ -122,7 +122,7 @@ impl PresetRule {
     }
 }
 
-/// What separates words for systemd.
+/// The characters that separate words for systemd.
 const WHITESPACE: [char; 4] = [' ', '\t', '\n', '\r'];
 
 /// The rule of a line; `None` if systemd ignores the line. There are no comments behind a rule (`read_presets` in systemd's

@@ -318,8 +318,8 @@ impl Journal {
             .retain(|target, _| recent.contains_key(target));
     }
 
-    /// Ends the skipping of entries at targets that the open transactions have written: nobody interferes there any
-    /// more. How many updates failed there stays known.
+    /// Ends the skipping of entries at targets that the open transactions have written: no other writer interferes
+    /// there any more. How many updates failed there stays known.
     pub fn end_recent_failures(&mut self, now: Timestamp) {
         let past = now
             .saturating_sub(RECENT_FAILURE_AGE)

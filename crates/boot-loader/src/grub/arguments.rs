@@ -114,7 +114,7 @@ pub(super) fn loader_command_line(arguments: &[String]) -> String {
     quoted.collect::<Vec<String>>().join(" ")
 }
 
-/// What grub.cfg appends to the arguments of a boot without an initial RAM disk.
+/// The argument that grub.cfg appends to those of a boot without an initial RAM disk.
 pub(super) const WITHOUT_INITRD: &str = "panic=-1";
 
 /// The arguments of a command line that GRUB wrote, without those that GRUB adds. `tries_without_initrd` is that of the

@@ -143,10 +143,15 @@ fn needed(written: &CdiSpecDoc) -> &'static str {
     let devices = &written.devices;
     let annotated =
         !written.annotations.is_empty() || devices.iter().any(|one| !one.annotations.is_empty());
-    let edits = devices.iter().map(|device| &device.container_edits);
+    let last = devices.len().saturating_sub(1);
+    let edits = devices.iter().enumerate();
+    let edits = edits.map(|(at, device)| match device.container_edits.needed() {
+        // The library looks for the fields of these two versions in the last device only, and accepts others.
+        "0.4.0" | "0.5.0" if at != last => "0.3.0",
+        needed => needed,
+    });
     let needed = edits
-        .chain([&written.container_edits])
-        .map(CdiEdits::needed)
+        .chain([written.container_edits.needed()])
         .chain((annotated || class.contains('.')).then_some("0.6.0"))
         .chain(
             devices
@@ -182,6 +187,26 @@ containerEdits:
         assert_eq!(spec.kind.as_str(), "acme.dev/gpu");
         assert_eq!(spec.devices[0].name, "0");
         assert_eq!(spec.devices[0].nodes, ["/dev/acme/gpu0".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_newer_field_counts_in_the_last_device_and_in_the_edits_of_all() {
+        let host = "deviceNodes: [{path: /dev/a, hostPath: /dev/h}]";
+        let plain = "deviceNodes: [{path: /dev/a}]";
+        let mount = "mounts: [{hostPath: /a, containerPath: /a, type: bind}]";
+        for (first, last, all, accepted) in [
+            (host, plain, plain, true),
+            (mount, plain, plain, true),
+            (plain, host, plain, false),
+            (plain, mount, plain, false),
+            (plain, plain, host, false),
+        ] {
+            let text = format!(
+                "cdiVersion: \"0.3.0\"\nkind: a/b\ndevices:\n- {{name: one, containerEdits: {{{first}}}}}\n\
+                 - {{name: two, containerEdits: {{{last}}}}}\ncontainerEdits: {{{all}}}\n"
+            );
+            assert_eq!(parse("a.yaml", &text).is_ok(), accepted, "{text}");
+        }
     }
 
     #[test]
