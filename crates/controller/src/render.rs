@@ -28,7 +28,15 @@ pub(crate) struct RenderedPoolConfig {
     pub(crate) manifest: Value,
     /// The MachineConfigs that were merged, in their order.
     pub(crate) sources: Vec<String>,
+    /// Those about units; the notes of the config have the others, and plans show them.
     pub(crate) warnings: Vec<String>,
+}
+
+impl RenderedPoolConfig {
+    /// Returns every warning, for the log.
+    pub(crate) fn all_warnings(&self) -> impl Iterator<Item = &String> {
+        self.warnings.iter().chain(&self.config.notes.0)
+    }
 }
 
 /// Why no config can be rendered for a pool.

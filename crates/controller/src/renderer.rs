@@ -271,7 +271,7 @@ impl Renderer {
         let (pool, rules) = (pool.to_owned(), self.rules.clone());
         let merged = tokio::task::spawn_blocking(move || render(&pool, &texts, &rules)).await;
         let rendered = merged.unwrap_or_else(|_| Err(RenderError::Refused(Vec::new())))?;
-        for warning in rendered.warnings.iter().chain(&rendered.config.notes.0) {
+        for warning in rendered.all_warnings() {
             tracing::warn!("{warning}");
         }
         Ok(rendered)

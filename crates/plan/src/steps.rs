@@ -62,7 +62,7 @@ pub(super) struct PathFacts<'a> {
 pub(super) struct PathSteps {
     pub(super) at: BTreeMap<AbsPath, PathStep>,
     pub(super) warnings: Vec<String>,
-    /// What was changed outside machinist, by the path in the config.
+    /// Warnings about objects that other programs changed, by the path in the config.
     pub(super) drift_warnings: BTreeMap<AbsPath, String>,
     /// Objects that leave the config and are not changed, with the reason.
     pub(super) left_behind: Vec<String>,

@@ -22,12 +22,7 @@ pub(super) fn unchanged(
     after: &DesiredTree,
     observed: &MachineFacts,
 ) -> BTreeSet<AbsPath> {
-    let users = observed
-        .exposed
-        .iter()
-        .chain(observed.changed_targets.keys());
-    let users = users.filter(|path| observed.is_changed_by_users(path, after));
-    let paths: BTreeSet<&AbsPath> = users.chain(observed.unsafe_after.keys()).collect();
+    let paths: BTreeSet<&AbsPath> = users_paths(after, observed).collect();
     if paths.is_empty() {
         return BTreeSet::new();
     }
@@ -53,6 +48,18 @@ pub(super) fn unchanged(
         .collect()
 }
 
+/// The paths that users may have changed, and those that they could redirect.
+fn users_paths<'a>(
+    after: &'a DesiredTree,
+    observed: &'a MachineFacts,
+) -> impl Iterator<Item = &'a AbsPath> {
+    let changed = observed.exposed.iter();
+    let changed = changed.chain(observed.changed_targets.keys());
+    changed
+        .filter(|path| observed.is_changed_by_users(path, after))
+        .chain(observed.unsafe_after.keys())
+}
+
 /// The entries that are skipped where a user has changed the path, so that nothing else is blocked.
 pub(super) struct SkippableEntries {
     paths: BTreeSet<AbsPath>,
@@ -73,17 +80,10 @@ impl SkippableEntries {
                 why: "its entry has not changed",
             };
         }
-        let users = observed
-            .exposed
-            .iter()
-            .chain(observed.changed_targets.keys());
-        let users = users.filter(|path| observed.is_changed_by_users(path, after));
-        let paths = users.chain(observed.unsafe_after.keys());
+        let paths = users_paths(after, observed);
+        let paths = paths.filter(|path| after.objects.contains_key(*path));
         Self {
-            paths: paths
-                .filter(|path| after.objects.contains_key(*path))
-                .cloned()
-                .collect(),
+            paths: paths.cloned().collect(),
             why: "the machine returns to an earlier config",
         }
     }

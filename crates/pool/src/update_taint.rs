@@ -47,10 +47,9 @@ pub(super) fn taint_patches(
     let mut changes = changes.map(|(node, wanted)| (node.name.as_str(), node, wanted));
     let next_second = later(inputs.now, jiff::SignedDuration::from_secs(1));
     if inputs.taint_patches == 0 {
-        changes
-            .next()
-            .into_iter()
-            .for_each(|_| recheck.at(next_second));
+        if changes.next().is_some() {
+            recheck.at(next_second);
+        }
         return Vec::new();
     }
     let mut changes: Vec<_> = changes.collect();

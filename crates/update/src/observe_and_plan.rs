@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::{
     cache::ObservationCache,
-    journal::{ConfigName, Journal, OsTrial, OsTrialState},
+    journal::{ConfigName, Journal, OsTrial, OsTrialState, UpdateRecord},
     observe::{self, CallerFacts, ObserveError},
     os,
     service_port::{ServiceError, Services},
@@ -22,8 +22,7 @@ use super::{
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal};
 use machinist_plan::{
-    BaseConfig, Capabilities, DriftEntry, MachineFacts, OsFacts, Plan, Policies, UnitFacts,
-    Verified,
+    BaseConfig, Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified,
 };
 use machinist_rootfs::Root;
 
@@ -218,6 +217,7 @@ fn plan_from(
             Some(_) => BTreeMap::new(),
             None => journal.recently_changed_targets(Timestamp::now()),
         },
+        is_return: is_return(journal, to),
         changed_objects: transaction::changed_objects(journal),
         key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
         entries: transaction::kept_entries(journal),
@@ -233,7 +233,6 @@ fn plan_from(
     };
     let observed = observe::observe(root, &from, to, policies, known);
     let mut observed = observed.map_err(LookError::Observe)?;
-    observed.is_return = is_return(journal, to, &observed);
     if writes == PlanPurpose::Nothing {
         observed.recovery_missing = None;
     }
@@ -268,17 +267,15 @@ fn os_refusal(
     os::refusal(root, capabilities.os, update)
 }
 
-/// Returns whether the machine has been on this config before and is on another one. It is asked only where users can change paths, because a
-/// digest of a large config takes time.
-fn is_return(journal: &Journal, to: &MachineConfig, observed: &MachineFacts) -> bool {
-    let has_users_paths = !observed.exposed.is_empty()
-        || !observed.unsafe_after.is_empty()
-        || !observed.changed_targets.is_empty();
-    let mut done = journal.history.iter().filter(|it| it.outcome.is_done());
-    has_users_paths && {
+/// Returns whether the machine has been on this config before and is on another one. Names are compared first, because
+/// the digest of a large config takes time.
+fn is_return(journal: &Journal, to: &MachineConfig) -> bool {
+    let done = |update: &&UpdateRecord| update.outcome.is_done() && update.to == to.name;
+    let mut earlier = journal.history.iter().filter(done).peekable();
+    earlier.peek().is_some() && {
         let digest = machinist_ignition::digest(to);
         let is_current = current(journal).is_some_and(|name| name.digest == digest);
-        !is_current && done.any(|update| update.digest == digest)
+        !is_current && earlier.any(|update| update.digest == digest)
     }
 }
 

@@ -57,6 +57,18 @@ fn a_custom_pool_overrides_the_workers_whatever_the_names_are() {
 }
 
 #[test]
+fn unknown_fields_and_replaced_files_are_warned_of() {
+    let first = manifest_of("10-first", "infra", "/etc/a", "data:,first");
+    let second = manifest_of("20-second", "infra", "/etc/a", "data:,second");
+    let slip = first.1.replace("\"mode\"", "\"mod\"");
+    let found = rendered(&[(first.0, slip), second]).unwrap();
+    let warnings: Vec<&String> = found.all_warnings().collect();
+    for text in ["did you mean mode?", "different content"] {
+        assert!(warnings.iter().any(|it| it.contains(text)), "{warnings:#?}");
+    }
+}
+
+#[test]
 fn a_refusal_names_the_object_and_the_field() {
     let texts = [
         manifest_of("10-good", "infra", "/etc/a", "data:,x"),

@@ -146,7 +146,8 @@ fn needed(written: &CdiSpecDoc) -> &'static str {
     let last = devices.len().saturating_sub(1);
     let edits = devices.iter().enumerate();
     let edits = edits.map(|(at, device)| match device.container_edits.needed() {
-        // The library looks for the fields of these two versions in the last device only, and accepts others.
+        // Of all devices the library looks for the fields of these two versions in the last one only: its module
+        // declares Go 1.19, where the variable of the loop is one for all rounds (specs-go/version.go).
         "0.4.0" | "0.5.0" if at != last => "0.3.0",
         needed => needed,
     });
