@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Write as _, process::Command};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::{PasswordHash, UserAccount};
-use machinist_plan::{DriftEntry, PlanDocument, Policies};
+use machinist_plan::{DriftEntry, Plan, PlanDocument, Policies};
 use machinist_update::{cache::ObservationCache, observe_and_plan, store};
 
 use machinist_testkit::{
@@ -218,6 +218,19 @@ pub(super) fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Ve
     observe_and_plan::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()
 }
 
+fn plan(sandbox: &Sandbox, to: &Written, only: Option<&AbsPath>) -> Plan {
+    let how = observe_and_plan::PlanOptions {
+        policies: &Policies::default(),
+        capabilities: conduct(false).capabilities,
+        units: None,
+        only,
+        remembered: &ObservationCache::default(),
+    };
+    let (root, journal) = (sandbox.root(), sandbox.journal());
+    let looked = observe_and_plan::observe_and_plan(&root, &journal, &to.0, how);
+    looked.unwrap().plan.unwrap()
+}
+
 #[test]
 fn a_changed_account_entry_is_drift_and_is_repaired() {
     let sandbox = machine();
@@ -229,7 +242,6 @@ fn a_changed_account_entry_is_drift_and_is_repaired() {
         "/home/ann:/bin/zsh",
     );
     edit(&sandbox, "/etc/group", "sudo:x:27:bob,ann", "sudo:x:27:bob");
-    let capabilities = conduct(false).capabilities;
     let drift = drifted(&sandbox, None);
     let message: Vec<String> = drift.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -246,19 +258,9 @@ fn a_changed_account_entry_is_drift_and_is_repaired() {
     let part = drifted(&sandbox, Some(&only));
     assert_eq!(part.len(), 1);
     // A user is repaired in all files at once; a repair of another path changes none of them.
-    let policies = Policies::default();
     let repairs = |path: &str| {
         let only = machinist_testkit::sandbox::at(path);
-        let how = observe_and_plan::PlanOptions {
-            policies: &policies,
-            capabilities,
-            units: None,
-            only: Some(&only),
-            remembered: &ObservationCache::default(),
-        };
-        let looked =
-            observe_and_plan::observe_and_plan(&sandbox.root(), &sandbox.journal(), &ann().0, how);
-        looked.unwrap().plan.unwrap().operations.len()
+        plan(&sandbox, &ann(), Some(&only)).operations.len()
     };
     assert_eq!((repairs("/etc/group"), repairs("/etc/motd")), (2, 0));
     // Another file in the config, so that there is something to do.
@@ -285,22 +287,8 @@ fn a_user_made_by_the_same_config_may_own_its_files() {
 #[test]
 fn no_password_hash_appears_in_output() {
     let sandbox = machine();
+    let plan = plan(&sandbox, &ann(), None);
     let mut hand = StepwiseUpdate::open(&sandbox.root());
-    let capabilities = conduct(false).capabilities;
-    let policies = Policies::default();
-    let looked = observe_and_plan::observe_and_plan(
-        &sandbox.root(),
-        &hand.journal,
-        &ann().0,
-        observe_and_plan::PlanOptions {
-            policies: &policies,
-            capabilities,
-            units: None,
-            only: None,
-            remembered: &ObservationCache::default(),
-        },
-    );
-    let plan = looked.unwrap().plan.unwrap();
     let mut message = String::new();
     let _ = write!(
         message,
@@ -411,5 +399,30 @@ fn account_entries_match_useradd_and_pass_pwck_and_grpck() {
     for tool in ["pwck", "grpck"] {
         let (good, text) = run(&ours, tool, &["-r"]);
         assert!(good, "{tool}: {text}");
+    }
+}
+
+/// sshd and login(1) refuse a user whose shell does not exist; useradd(8) warns of it as well.
+#[test]
+fn a_shell_that_is_no_program_is_warned_of() {
+    let with_shell = || {
+        let account = UserAccount {
+            shell: Some(machinist_testkit::sandbox::at("/usr/local/bin/shell")),
+            ..UserAccount::default()
+        };
+        config("shell").user("ann", account)
+    };
+    let program = |mode| with_shell().file("/usr/local/bin/shell", "#!/bin/sh\n", mode);
+    let sandbox = machine();
+    for (wanted, is_warned_of) in [
+        (with_shell(), true),
+        (program(0o644), true),
+        (program(0o755), false),
+    ] {
+        let planned = plan(&sandbox, &wanted, None);
+        let warned = planned.warnings.iter().any(|it| {
+            it == "shell /usr/local/bin/shell of user ann is no program on this machine: ann cannot log in"
+        });
+        assert_eq!(warned, is_warned_of, "{:?}", planned.warnings);
     }
 }

@@ -7,6 +7,7 @@
 mod accounts;
 mod actions;
 mod assumed_machine;
+pub mod byte_text;
 mod change_builder;
 mod desired_entry;
 mod desired_tree;

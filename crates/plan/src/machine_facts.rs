@@ -72,8 +72,8 @@ pub struct MachineFacts {
     pub unit_ends: BTreeMap<AbsPath, Option<AbsPath>>,
     /// The same in the tree of today.
     pub unit_ends_before: BTreeMap<AbsPath, Option<AbsPath>>,
-    /// The text of small files that a plan must read: preset files, `authorized_keys`, vendor unit
-    /// files whose `[Install]` section is needed, and files that a diff is shown for.
+    /// The text of small files that a plan must read: preset files, `authorized_keys` (as [`super::byte_text`]
+    /// represents it), vendor unit files whose `[Install]` section is needed, and files that a diff is shown for.
     pub texts: BTreeMap<AbsPath, String>,
     /// The configuration of sshd that decides where it reads keys, in the tree as planned.
     pub sshd: SshdConfig,
@@ -183,6 +183,8 @@ pub struct AccountFacts {
     pub skeleton: BTreeMap<String, NewObject>,
     /// The shell of a new user if the config sets none.
     pub shell: String,
+    /// The shells that the desired config names and that are no programs in the tree as planned.
+    pub missing_shells: BTreeSet<AbsPath>,
     /// What machinist has changed: the value before its first change, and the value of its last
     /// change.
     pub kept: Vec<Edit>,

@@ -3,7 +3,6 @@
 //! All lines that no edit concerns keep every byte: comments, the `+` lines of NIS, malformed
 //! lines, and a missing newline at the end of the file.
 
-mod byte_text;
 mod entry_edits;
 pub(crate) mod field;
 mod original_values;
@@ -17,6 +16,7 @@ pub use self::{
     entry_edits::{Edit, EditState, EditTarget},
     original_values::remember,
 };
+use super::byte_text;
 use machinist_base::abs_path::AbsPath;
 
 /// One of the six files that hold users and groups.
@@ -100,7 +100,7 @@ impl Database {
 /// The content of one database.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DatabaseEntries {
-    /// The lines, with bytes that are not UTF-8 as [`byte_text`] represents them.
+    /// The lines, with bytes that are not UTF-8 as [`crate::byte_text`] represents them.
     lines: Vec<String>,
     /// Whether the last line ends with a newline.
     ended: bool,
@@ -122,7 +122,7 @@ impl DatabaseEntries {
             true => Vec::new(),
             false => body
                 .split(|byte| *byte == b'\n')
-                .map(byte_text::decode)
+                .map(byte_text::to_text)
                 .collect(),
         };
         Self { lines, ended }
@@ -138,12 +138,12 @@ impl DatabaseEntries {
 
     /// The representation of a text that does not come from a database.
     pub(crate) fn text_of(text: &str) -> String {
-        byte_text::decode(text.as_bytes())
+        byte_text::to_text(text.as_bytes())
     }
 
     /// The content of the file.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = byte_text::encode(&self.lines.join("\n"));
+        let mut bytes = byte_text::to_bytes(&self.lines.join("\n"));
         if self.ended && !self.lines.is_empty() {
             bytes.push(b'\n');
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    ChangeKind, FileFacts, MachineFacts,
+    ChangeKind, FileFacts, MachineFacts, byte_text,
     desired_tree::{DesiredEntry, DesiredObject, ObjectSpec},
     object::ObjectKind,
     object_compare::differences,
@@ -153,7 +153,7 @@ impl PathSteps {
                     if !rest.trim().is_empty() =>
                 {
                     PathAction::Put(ObjectSpec::File {
-                        content: Content::new(rest.into_bytes()),
+                        content: Content::new(byte_text::to_bytes(&rest)),
                         mode: *mode,
                         uid: *uid,
                         gid: *gid,

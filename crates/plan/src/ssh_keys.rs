@@ -12,7 +12,7 @@ use self::{
     locations::{AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE},
 };
 use super::{
-    Attributes, MachineFacts, UserFacts,
+    Attributes, MachineFacts, UserFacts, byte_text,
     desired_tree::{DesiredEntry, DesiredObject, DesiredTree, ObjectSpec, PathResolver},
     object::ObjectKind,
     public_key,
@@ -120,7 +120,7 @@ fn add_file(
     if !own && there && !leased && !place.observed.texts.contains_key(&file) {
         let facts = place.observed.objects.get(&file);
         let why = match facts.is_some_and(|facts| facts.kind == ObjectKind::File) {
-            true => format!("{file} is not valid UTF-8 text, or was replaced while it was read"),
+            true => format!("{file} is too large, or was replaced while it was read"),
             false => format!("{file} is not a regular file"),
         };
         return skipped(why);
@@ -267,9 +267,9 @@ fn private_directory(account: &UserFacts) -> ObjectSpec {
     }
 }
 
-fn private_file(content: String, account: &UserFacts) -> ObjectSpec {
+fn private_file(content: Vec<u8>, account: &UserFacts) -> ObjectSpec {
     ObjectSpec::File {
-        content: Content::new(content.into_bytes()),
+        content: Content::new(content),
         mode: 0o600,
         uid: account.uid,
         gid: account.gid,
@@ -284,7 +284,7 @@ fn shared_file(
     account: &UserFacts,
 ) -> ObjectSpec {
     let old = place.observed.texts.get(file).map_or("", String::as_str);
-    let mut object = private_file(with_block(old, user), account);
+    let mut object = private_file(byte_text::to_bytes(&with_block(old, user)), account);
     if let (Some(there), ObjectSpec::File { mode, uid, gid, .. }) =
         (place.observed.objects.get(file), &mut object)
         && is_fit_for_keys(there.attributes(), account)
@@ -305,8 +305,8 @@ fn is_fit_for_keys(there: Attributes, account: &UserFacts) -> bool {
     there.mode & readable != 0 && there.mode & !MODES_FOR_KEYS == 0
 }
 
-fn own_file(user: &User) -> String {
-    lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end()))
+fn own_file(user: &User) -> Vec<u8> {
+    lines(user.ssh_authorized_keys.iter().map(|key| key.trim_end())).into_bytes()
 }
 
 #[cfg(test)]

@@ -177,7 +177,7 @@ fn observe_sides(
         ParentResolver::today(root),
         ParentResolver::planned(root, [from, to], &seen.users)?,
     );
-    accounts::add_key_locations(root, [from, to], &mut planned, &mut seen)?;
+    accounts::add_login_facts(root, [from, to], &mut planned, &mut seen)?;
     seen.unit_paths_before = unit_paths::find(from, &mut today)?;
     seen.unit_paths = unit_paths::find(to, &mut planned)?;
     linked_texts::add(root, [from, to], &mut planned, &mut seen)?;

@@ -95,3 +95,25 @@ fn ssh_keys_in_a_location_made_unsafe_by_the_user_are_skipped() {
         }
     }
 }
+
+/// sshd reads bytes: a comment in Latin-1 is no reason to leave out the keys of the config.
+#[test]
+fn lines_of_a_user_with_any_bytes_keep_them_beside_the_keys_of_a_config() {
+    let sandbox = machine(&[]);
+    sandbox.write("/etc/passwd", "bob:x:1001:1001::/home/bob:/bin/sh\n");
+    let own = b"ssh-ed25519 AAAA m\xfcller@host \xef\x9e\x80\n";
+    std::fs::create_dir_all(sandbox.path("/home/bob/.ssh")).unwrap();
+    std::fs::write(sandbox.path(KEYS), own).unwrap();
+    let file = || std::fs::read(sandbox.path(KEYS)).unwrap();
+    for comment in ["first \u{f780}", "second"] {
+        apply(&sandbox, &keys(comment)).unwrap();
+        let there = file();
+        assert!(there.starts_with(own), "{there:?}");
+        let key = format!("\nssh-ed25519 BBBB {comment}\n");
+        let is_there = |bytes: &[u8]| bytes.windows(key.len()).any(|part| part == key.as_bytes());
+        assert!(is_there(&there), "{comment}");
+        assert_eq!(plan(&sandbox, &keys(comment)).changes, []);
+    }
+    apply(&sandbox, &config("nothing")).unwrap();
+    assert_eq!(file(), own);
+}

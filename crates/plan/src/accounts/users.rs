@@ -35,6 +35,7 @@ impl AccountDraft<'_> {
                 None => continue,
             };
             let origin = &user.origin;
+            self.warn_of_missing_shell(name, account);
             self.restore_removed_user(name, account);
             let there = self.has(Database::Passwd, name);
             if !there && self.observed.users.contains_key(name) {
@@ -57,6 +58,18 @@ impl AccountDraft<'_> {
                 }
                 (false, false) => {}
             }
+        }
+    }
+
+    /// Warns of a shell with which sshd and login(1) refuse the user.
+    fn warn_of_missing_shell(&mut self, name: &str, account: &UserAccount) {
+        let shell = account.shell.as_ref().filter(|_| account.exists());
+        let missing = &self.observed.accounts.missing_shells;
+        if let Some(shell) = shell.filter(|shell| missing.contains(*shell)) {
+            let message = format!(
+                "shell {shell} of user {name} is no program on this machine: {name} cannot log in"
+            );
+            self.warn(message);
         }
     }
 

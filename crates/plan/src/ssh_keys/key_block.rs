@@ -1,5 +1,6 @@
-//! Finds and writes the block of managed keys in a user's own file.
+//! Finds and writes the block of managed keys in a user's own file, whose text [`byte_text`] represents.
 
+use crate::byte_text;
 use machinist_ignition::User;
 
 /// The line before the managed keys.
@@ -15,7 +16,8 @@ const END_MARKER: &str = "# END keys managed by machinist";
 pub(super) fn with_block(old: &str, user: &User) -> String {
     let block = |begin| {
         let keys = user.ssh_authorized_keys.iter().map(|key| key.trim_end());
-        lines([begin].into_iter().chain(keys).chain([END_MARKER]))
+        let block = lines([begin].into_iter().chain(keys).chain([END_MARKER]));
+        byte_text::to_text(block.as_bytes())
     };
     match split(old) {
         Some(parts) => format!("{}{}{}", parts.head, block(parts.begin), parts.tail),
@@ -33,8 +35,8 @@ pub(crate) fn without_block(old: &str) -> Option<String> {
 }
 
 /// Whether a file of SSH keys contains managed keys.
-pub fn has_managed_keys(text: &str) -> bool {
-    split(text).is_some()
+pub fn has_managed_keys(file: &[u8]) -> bool {
+    split(&byte_text::to_text(file)).is_some()
 }
 
 /// The text of a file around the managed block.

@@ -43,8 +43,8 @@ pub(super) fn add(root: &Root, seen: &mut MachineFacts) -> Result<(), RootError>
     Ok(())
 }
 
-/// Fills in the locations of sshd's key files, in the current tree and as planned.
-pub(super) fn add_key_locations(
+/// Fills in the locations of sshd's key files, in the current tree and as planned, and the shells that are missing.
+pub(super) fn add_login_facts(
     root: &Root,
     [from, to]: [&MachineConfig; 2],
     places: &mut ParentResolver<'_>,
@@ -65,7 +65,17 @@ pub(super) fn add_key_locations(
     };
     seen.sshd = sshd_config::read(PlannedTexts::planned(root, change, places))?;
     add_links(&mut seen.sshd, &seen.users, [from, to], places);
+    let missing = missing_shells(to, PlannedTexts::planned(root, change, places));
+    seen.accounts.missing_shells = missing;
     Ok(())
+}
+
+/// Returns the shells of users that are no programs. One that cannot be examined counts as a program.
+fn missing_shells(to: &MachineConfig, mut texts: PlannedTexts<'_, '_, '_>) -> BTreeSet<AbsPath> {
+    let accounts = to.users.values().filter_map(|user| user.account.as_ref());
+    let shells = accounts.filter_map(|account| account.shell.as_ref());
+    let missing = shells.filter(|shell| matches!(texts.is_program(shell), Ok(false)));
+    missing.cloned().collect()
 }
 
 /// Fills in the real directories of the homes and of the directories that `AuthorizedKeysFile` names, so that both are

@@ -8,6 +8,7 @@ use super::{
     digest_cache::{DigestCache, FileStamp},
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest};
+use machinist_plan::byte_text;
 use machinist_rootfs::{Root, RootError};
 
 /// Maximum length of a text that is kept for a diff.
@@ -161,10 +162,15 @@ impl ReadRequest {
             return Ok(ReadResult::default());
         }
         let digest = Digest::of(&bytes);
-        let text = self.needs_text(digest).then(|| String::from_utf8(bytes));
+        let text = match (self.edited, self.needs_text(digest)) {
+            // The plan changes lines of it; the others may have any bytes.
+            (true, _) => Some(byte_text::to_text(&bytes)),
+            (false, true) => String::from_utf8(bytes).ok(),
+            (false, false) => None,
+        };
         Ok(ReadResult {
             digest: Some(digest),
-            text: text.and_then(Result::ok),
+            text,
             leased: false,
             written: stamp != self.stamp,
         })

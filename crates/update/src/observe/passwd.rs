@@ -1,6 +1,6 @@
 //! Reads the user and group databases, and the defaults for new users.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{MAX_DATABASE_BYTES, text_if_there};
 use machinist_base::abs_path::AbsPath;
@@ -43,6 +43,7 @@ pub(super) fn add(root: &Root, kept: Vec<Edit>, seen: &mut MachineFacts) -> Resu
         databases,
         skeleton,
         shell: shell(root)?,
+        missing_shells: BTreeSet::new(),
         kept,
     };
     Ok(())

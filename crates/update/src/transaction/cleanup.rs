@@ -273,8 +273,8 @@ fn holds_keys(root: &Root, dir: &AbsPath) -> bool {
     let Ok(Some(reached)) = reach_for_cleanup(root, &file) else {
         return false;
     };
-    let text = reached.read_text(&file, MAX_KEYS_BYTES);
-    text.is_ok_and(|text| machinist_plan::has_managed_keys(&text))
+    let bytes = reached.read(&file, MAX_KEYS_BYTES);
+    bytes.is_ok_and(|bytes| machinist_plan::has_managed_keys(&bytes))
 }
 
 /// Removes the directory if it is empty, and restores the original. Otherwise another program uses it now, or has

@@ -1,5 +1,5 @@
-//! Represents any bytes as text and back. The databases have no encoding: chfn(1) accepts a full name in Latin-1, and
-//! such a line must not hide the entry.
+//! Represents any bytes as text and back. The databases of users and files of SSH keys have no encoding: chfn(1) accepts
+//! a full name in Latin-1, and such a line must not hide the others.
 
 /// Each byte that is not part of a UTF-8 character becomes this private character plus its value. A character of that
 /// range in the file itself is represented by its bytes, so that the text can be converted back.
@@ -9,7 +9,7 @@ const FIRST: u32 = 0xF700;
 const ESCAPES: std::ops::RangeInclusive<u32> = FIRST + 0x80..=FIRST + 0xFF;
 
 /// The text of bytes.
-pub(super) fn decode(bytes: &[u8]) -> String {
+pub fn to_text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let escape = |byte: &u8| char::from_u32(FIRST + u32::from(*byte));
     for chunk in bytes.utf8_chunks() {
@@ -30,7 +30,7 @@ pub(super) fn decode(bytes: &[u8]) -> String {
 }
 
 /// The bytes of a text.
-pub(super) fn encode(text: &str) -> Vec<u8> {
+pub fn to_bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for c in text.chars() {
         let escaped = u32::from(c).checked_sub(FIRST);
@@ -58,16 +58,16 @@ mod tests {
             b"\xef\x9c",
             b"\xef\x9c\xfc\x80\xff\x00",
         ] {
-            assert_eq!(encode(&decode(bytes)), bytes, "{bytes:?}");
+            assert_eq!(to_bytes(&to_text(bytes)), bytes, "{bytes:?}");
         }
         let separators = "\u{f70a}root2\u{f73a}";
-        assert_eq!(encode(separators), separators.as_bytes());
+        assert_eq!(to_bytes(separators), separators.as_bytes());
         assert_eq!(
-            encode(&decode(separators.as_bytes())),
+            to_bytes(&to_text(separators.as_bytes())),
             separators.as_bytes()
         );
         let all: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
-        assert_eq!(encode(&decode(&all)), all);
-        assert_eq!(decode("Jürgen".as_bytes()), "Jürgen");
+        assert_eq!(to_bytes(&to_text(&all)), all);
+        assert_eq!(to_text("Jürgen".as_bytes()), "Jürgen");
     }
 }
