@@ -12,6 +12,9 @@ use machinist_base::reason::Reason;
 /// for small machines.
 pub(super) const MAX_DECODED_BYTES: usize = 64 << 20;
 
+/// The first bytes of a gzip member (RFC 1952).
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+
 /// Why content cannot be decoded, with the reason code and the expected form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ContentError {
@@ -135,12 +138,16 @@ pub(super) fn gunzip(packed: &[u8], most: usize) -> Result<Vec<u8>, ContentError
         .take(limit)
         .read_to_end(&mut bytes)
     {
-        Err(_) => {
-            let message = "compression is gzip, but the data is not";
-            Err(bad(Reason::ValueInvalid, message, None))
-        }
+        Err(_) => Err(bad(Reason::ValueInvalid, gzip_fault(packed), None)),
         Ok(_) if bytes.len() > most => Err(too_much()),
         Ok(_) => Ok(bytes),
+    }
+}
+
+fn gzip_fault(packed: &[u8]) -> &'static str {
+    match packed.starts_with(GZIP_MAGIC) {
+        true => "the gzip data is truncated, damaged, or followed by other data",
+        false => "compression is gzip, but the data is not",
     }
 }
 

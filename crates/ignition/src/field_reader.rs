@@ -7,7 +7,7 @@ use super::{
     diagnostics::Diagnostics,
     disk_layout,
     field_path::FieldPath,
-    scalar::ScalarValue,
+    scalar::{ScalarValue, expected_integer},
     yaml_tree::{SpelledScalar, TreeEntry, TreeNode, TreeValue},
 };
 use machinist_base::reason::Reason;
@@ -162,7 +162,7 @@ impl<'n> FieldValue<'n> {
     pub(super) fn integer(&self, problems: &mut Diagnostics) -> Option<i64> {
         match self.scalar() {
             Some(ScalarValue::Integer(number)) => Some(number),
-            _ => self.wrong_type(problems, "a whole number"),
+            _ => self.wrong_type(problems, expected_integer(self.spelling())),
         }
     }
 

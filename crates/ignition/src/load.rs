@@ -200,7 +200,11 @@ fn text_of(bytes: Vec<u8>) -> Result<String, Refusal> {
 fn not_utf8(error: &std::string::FromUtf8Error) -> Refusal {
     let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
     let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
-    let mut refusal = Refusal::new(Reason::SyntaxInvalid, "the file is not valid UTF-8");
+    let message = match error.as_bytes() {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "the file is UTF-16, not UTF-8",
+        _ => "the file is not valid UTF-8",
+    };
+    let mut refusal = Refusal::new(Reason::SyntaxInvalid, message);
     let start = good
         .iter()
         .rposition(|byte| *byte == b'\n')

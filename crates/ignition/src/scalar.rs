@@ -47,6 +47,19 @@ impl<'t> ScalarValue<'t> {
     }
 }
 
+/// The shortest number, in digits, that is none of 64 bits.
+const MIN_TOO_LARGE_DIGITS: usize = 19;
+
+/// Describes the integer that was expected in place of `text`.
+pub(super) fn expected_integer(text: &str) -> &'static str {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_long = digits.len() >= MIN_TOO_LARGE_DIGITS;
+    match is_long && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => "a whole number that fits into 64 bits",
+        false => "a whole number",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -164,7 +164,9 @@ fn names(dir: OwnedFd, most: usize) -> io::Result<Listing> {
             }
             Ok(name) => name.to_owned(),
             Err(_) => {
+                let name = entry.file_name().to_string_lossy();
                 found.unreadable_names += 1;
+                found.unreadable_name = Some(name.into_owned());
                 continue;
             }
         };

@@ -173,6 +173,8 @@ pub struct Listing {
     pub entries: Vec<DirEntry>,
     /// The number of names that are not UTF-8 and therefore missing above.
     pub unreadable_names: usize,
+    /// One of these names, with its other bytes replaced.
+    pub unreadable_name: Option<String>,
     /// There are more names than requested; which of them are missing is arbitrary.
     pub more: bool,
 }

@@ -124,8 +124,11 @@ impl LocalFiles {
     ) -> Result<(), LocalError> {
         self.used.borrow_mut().directories.insert(dir.clone());
         let listing = self.tree.listing(dir).map_err(|e| failed(shown, &e))?;
-        if listing.unreadable_names > 0 {
-            let message = format!("{shown} contains names that are not valid UTF-8");
+        if let Some(name) = listing.unreadable_name {
+            let message = format!(
+                "{} contains the name {name:?}, which is not valid UTF-8",
+                dir.relative()
+            );
             return Err(LocalError::new(Reason::PathInvalid, message));
         }
         for entry in listing.entries {
