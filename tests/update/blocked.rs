@@ -191,3 +191,32 @@ async fn after_its_first_change_an_update_cannot_be_cancelled() {
         driver.stop().await;
     }
 }
+
+/// The agent ends the grant of a refused config, and the node reports the refusal until the next grant.
+#[tokio::test(start_paused = true)]
+async fn a_refused_config_is_reported_until_the_next_grant_and_then_planned_again() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = FakeNode::of(&sandbox);
+    sandbox.write("/etc/app", "a file\n");
+    let wanted = config("wanted").file("/etc/app/f", "ours\n", 0o644);
+    let is_refused = |report: &UpdateReport| {
+        let failure = report.failure.as_ref();
+        failure.is_some_and(|failure| failure.code == Reason::ForeignContent)
+    };
+    let mut driver = start(&sandbox, &script, &node, wanted.desired());
+    for _ in 0..2 {
+        let failed = |report: &UpdateReport| report.phase == Phase::Failed && is_refused(report);
+        driver.until("refused", failed).await;
+        driver.bars(&wanted, Reason::AwaitingGrant);
+        let report = driver.until("at rest", rests).await;
+        assert!(is_refused(&report), "{report:?}");
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let report = driver.reports.borrow().clone();
+        assert!(rests(&report) && is_refused(&report), "{report:?}");
+        driver.wants(&wanted);
+    }
+    std::fs::remove_file(sandbox.path("/etc/app")).unwrap();
+    script.until_reboot().await;
+    assert!(node.is_cordoned());
+    driver.stop().await;
+}

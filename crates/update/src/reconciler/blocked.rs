@@ -47,10 +47,26 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if !is_abandoned {
             return None;
         }
+        if self.is_refused_until_granted(digest, block) {
+            // The node reports it until the next grant, with which the config is tried again.
+            self.plan.discard();
+            self.enter(Phase::Idle);
+            return None;
+        }
         if self.journal.failure.take().is_some() || self.plan.take().is_some() {
             tracing::info!(reason = %block.reason, "update not started: {}", block.message);
         }
         self.plan.end_repair();
         Some(PhaseEvent::Withdrawn)
+    }
+
+    /// Returns whether the plan of this config was refused, and its grant has ended with that.
+    fn is_refused_until_granted(&self, digest: Digest, block: &BlockReason) -> bool {
+        let failure = self.journal.failure.as_ref();
+        block.reason == Reason::AwaitingGrant
+            && self.journal.cordon.is_none()
+            && failure.is_some_and(|failure| {
+                failure.digest == Some(digest) && !failure.refusals.is_empty()
+            })
     }
 }

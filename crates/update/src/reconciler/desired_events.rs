@@ -92,8 +92,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 (self.progress.phase() == Phase::Idle && self.is_stale_cordon())
                     .then_some(PhaseEvent::Withdrawn)
             }
-            // The same config would fail the same way; a transient failure has its own retry delay.
-            _ if failure.is_some_and(|failure| failure.digest == Some(digest)) => None,
+            // The same config would fail the same way; a transient failure has its own retry delay, unless the retry
+            // has waited for a grant.
+            _ if failure.is_some_and(|failure| {
+                let is_retried = failure.retryable && self.progress.phase() == Phase::Idle;
+                failure.digest == Some(digest) && !is_retried
+            }) =>
+            {
+                None
+            }
             _ => {
                 self.plan.end_repair();
                 Some(PhaseEvent::Desired)

@@ -136,7 +136,17 @@ fn a_refused_config_ends_its_grant_as_a_failure() {
         failure.code = Reason::ReadOnly;
         failure.refusals = vec![Refusal::new(Reason::ReadOnly, "")];
     }
+    let retried = UpdateReport {
+        phase: Phase::Failed,
+        ..plan_refused.clone()
+    };
+    let cordoned = UpdateReport {
+        cordoned: Some(Timestamp::UNIX_EPOCH),
+        ..retried.clone()
+    };
     for (what, report, expected) in [
+        ("no plan, retried", retried, "Failed ReadOnly"),
+        ("no plan after a drain", cordoned, ""),
         ("refused", refused("new"), "Failed SourceRemote"),
         ("an earlier one", refused("older"), ""),
         ("no plan", plan_refused, "Failed ReadOnly"),
