@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 
-use super::{RolloutHistory, RolloutSettings};
+use super::{RebootKind, RolloutHistory, RolloutSettings};
 
 /// How long OpenShift's documentation expects the part of a cluster update to take that precedes the nodes.
 const CLUSTER_PART_TIME: SignedDuration = SignedDuration::from_mins(60);
@@ -17,33 +17,21 @@ const REBOOT_TIME: SignedDuration = SignedDuration::from_mins(15);
 /// How long a restart of user space takes.
 const SOFT_REBOOT_TIME: SignedDuration = SignedDuration::from_mins(2);
 
-/// The reboot that an update needs, from its plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RebootKind {
-    /// None.
-    None,
-    /// Of user space only.
-    Soft,
-    /// Of the machine. Without a plan, a reboot is assumed.
-    #[default]
-    Full,
-}
-
-/// Returns how long one node's update takes: the time within which nine of ten of the pool's last successes ended, or
-/// five minutes plus the reboot that the plan needs.
+/// Returns how long one node's update takes: the time within which nine of ten of the pool's last successes with such a
+/// reboot, or without one, ended; if there are none, five minutes plus the reboot that the plan needs.
 pub fn node_update_time(
     history: &RolloutHistory,
     settings: &RolloutSettings,
     reboot: RebootKind,
 ) -> SignedDuration {
-    let reboot = || match reboot {
+    let reboot_time = || match reboot {
         RebootKind::None => SignedDuration::ZERO,
         RebootKind::Soft => SOFT_REBOOT_TIME,
         RebootKind::Full => settings.reboot_time.unwrap_or(REBOOT_TIME),
     };
     history
-        .expected_update_time()
-        .unwrap_or_else(|| NODE_UPDATE_TIME.saturating_add(reboot()))
+        .expected_update_time(reboot)
+        .unwrap_or_else(|| NODE_UPDATE_TIME.saturating_add(reboot_time()))
 }
 
 /// The size of a pool for an estimate.

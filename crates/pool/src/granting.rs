@@ -8,7 +8,7 @@ use super::{
     Action, Grant, GrantKind, Hold, HoldReason, UnavailableCause,
     action::MAX_NEXT_NODES,
     canary::{CanaryAllowance, canary_allowance},
-    candidates::{Candidate, Candidates, candidates, retry_time},
+    candidates::{Candidate, Candidates, Ineligible, candidates, retry_time},
     grant::MAX_GRANTS_BYTES,
     grant_progress::open_grant,
     hold::{HoldStrength, MAX_NAMED_NODES},
@@ -389,9 +389,11 @@ fn all_blocked_hold(found: &mut Candidates<'_>, inputs: &RolloutInputs<'_>) -> H
     Hold::new(HoldReason::AllBlocked, message)
 }
 
+/// The hold of a pool without candidates. Nodes that have a grant are being updated, which is no reason to wait.
 fn ineligible_hold(found: &Candidates<'_>) -> Option<Hold> {
     let mut by_cause: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (node, why) in &found.ineligible {
+    let ineligible = found.ineligible.iter();
+    for (node, why) in ineligible.filter(|(_, why)| *why != Ineligible::Granted) {
         match by_cause
             .iter_mut()
             .find(|(cause, _)| *cause == why.as_str())

@@ -28,6 +28,7 @@ mod node_status;
 mod node_summary;
 mod pool_ledger;
 mod pool_member;
+mod reboot_kind;
 mod rollout_conditions;
 mod rollout_history;
 mod rollout_holds;
@@ -51,7 +52,7 @@ pub use conditions::{PoolCondition, conditions};
 pub use decide::decide;
 pub use duration_histogram::DurationHistogram;
 pub use estimate::{
-    NODE_UPDATE_TIME, PoolSize, RebootKind, cluster_update_time, node_update_time, rollout_time,
+    NODE_UPDATE_TIME, PoolSize, cluster_update_time, node_update_time, rollout_time,
 };
 pub use grant::{
     Grant, GrantKind, GrantsError, MAX_GRANTS_BYTES, MAX_NODE_GRANT_BYTES, PoolGrants,
@@ -67,6 +68,7 @@ pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
 pub use node_order::NodeOrder;
 pub use node_status::NodePoolStatus;
 pub use node_summary::{NodeFacts, SharedNames, UPDATE_TAINT_EFFECT, has_update_taint};
+pub use reboot_kind::RebootKind;
 pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,
 };

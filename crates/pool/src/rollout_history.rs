@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{DurationHistogram, GrantOutcome};
+use super::{DurationHistogram, GrantOutcome, RebootKind};
 use machinist_kube_api::{MAX_REASON_BYTES, PoolView, keys::pool_annotation, truncate_at_char};
 
 /// How many rollouts a pool keeps.
@@ -23,6 +23,9 @@ pub const MAX_HISTORY_BYTES: usize = 32 * 1024;
 
 /// How many phases are kept per rollout: more than an update has.
 const MAX_PHASES: usize = 24;
+
+/// The phase in which the agent reboots the machine, or its user space.
+const REBOOT_PHASE: &str = "RebootPending";
 
 /// Maximum length of the name of a phase or a code.
 const MAX_WORD_BYTES: usize = 64;
@@ -88,6 +91,9 @@ pub struct RolloutRecord {
     /// The number of ended grants, by outcome.
     #[serde(default)]
     pub outcomes: BTreeMap<String, u32>,
+    /// How many of the updates rebooted the machine, or its user space.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reboots: usize,
     /// Times of successful updates without blocked time.
     #[serde(default)]
     pub update_times: DurationHistogram,
@@ -142,6 +148,7 @@ impl RolloutHistory {
                 skipped: 0,
                 skipped_nodes: Vec::new(),
                 outcomes: BTreeMap::new(),
+                reboots: 0,
                 update_times: DurationHistogram::default(),
                 phases: BTreeMap::new(),
                 worst: Vec::new(),
@@ -170,10 +177,13 @@ impl RolloutHistory {
     }
 
     /// Returns the time within which nine of ten of the pool's last successful updates ended, without blocked time;
-    /// `None` if there were none. Older rollouts are used until there are enough successes.
-    pub fn expected_update_time(&self) -> Option<SignedDuration> {
+    /// `None` if there were none. Only rollouts with reboots say how long an update with a reboot takes, and only those
+    /// without how long others take. Older rollouts are used until there are enough successes.
+    pub fn expected_update_time(&self, reboot: RebootKind) -> Option<SignedDuration> {
         let mut times = DurationHistogram::default();
-        for rollout in &self.rollouts {
+        let is_alike =
+            |rollout: &&RolloutRecord| (rollout.reboots > 0) == (reboot != RebootKind::None);
+        for rollout in self.rollouts.iter().filter(is_alike) {
             times.merge(&rollout.update_times);
             if times.count() >= ENOUGH_SUCCESSES {
                 break;
@@ -243,6 +253,7 @@ impl RolloutRecord {
             let active = update.total.saturating_sub(update.blocked);
             self.update_times.record(active.max(SignedDuration::ZERO));
         }
+        self.reboots += usize::from(update.phases.iter().any(|(phase, _)| phase == REBOOT_PHASE));
         for (phase, time) in &update.phases {
             let phase = word(phase);
             if self.phases.len() < MAX_PHASES || self.phases.contains_key(&phase) {

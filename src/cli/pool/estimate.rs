@@ -6,7 +6,7 @@ use super::{
     phase_times::PhaseTime,
     plan_policies::PlanPolicies,
     report::PoolObjects,
-    rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate, has_recorded_updates},
+    rollout_estimate::{RolloutEstimate, RolloutWave, duration, estimate},
     rollout_plan::{ConfigSource, reboot_of_target},
 };
 use crate::cli::{
@@ -35,8 +35,8 @@ const MAX_SHOWN_PHASES: usize = 6;
 /// Flags of `estimate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The time of one node is that within which nine of ten of the pool's last successful updates ended. Without any, it is \
-5 min plus the reboot that the change needs. Time outside of maintenance windows and of blocked drains is not part of the estimate.
+The time of one node is that within which nine of ten of the pool's last successful updates with a reboot ended, or of \
+those without one if the change needs none. Without any, it is 5 min plus the reboot that the change needs. Time outside of maintenance windows and of blocked drains is not part of the estimate.
 
 Examples:
   machinist estimate --pool worker
@@ -60,10 +60,7 @@ pub(in crate::cli) fn run(global: &Global, args: &EstimateArgs) -> anyhow::Resul
         let cluster = args.reach.cluster().await?;
         let objects = PoolObjects::read(&cluster, Some(name)).await?;
         let mut notes = Vec::new();
-        let reboot = match has_recorded_updates(&objects, name) {
-            true => RebootKind::Full,
-            false => reboot_of_pool(&cluster, &objects, name, &mut notes).await?,
-        };
+        let reboot = reboot_of_pool(&cluster, &objects, name, &mut notes).await?;
         let mut estimate = estimate(&objects, name, reboot, Clock::system().now())?;
         estimate.notes.extend(notes);
         anyhow::Ok(estimate)

@@ -52,11 +52,7 @@ pub(super) fn findings(
     now: Timestamp,
 ) -> Vec<PoolFinding> {
     let mut found: Vec<PoolFinding> = controller_finding(controller, now).into_iter().collect();
-    found.extend(
-        pool.held
-            .as_ref()
-            .map(|held| hold_finding(held, &pool.name)),
-    );
+    found.extend(pool.held.as_ref().map(|held| hold_finding(held, pool)));
     found.extend(paused(pool));
     if pool.pinned {
         let target = pool.target.as_deref().unwrap_or_default();
@@ -116,8 +112,9 @@ fn controller_finding(controller: &ControllerReport, now: Timestamp) -> Option<P
     Some(finding(None, message, advice))
 }
 
-fn hold_finding(held: &HeldRollout, pool: &str) -> PoolFinding {
-    let advice = HoldReason::named(&held.code).map(|reason| hold_advice(reason, pool));
+fn hold_finding(held: &HeldRollout, pool: &PoolRollout) -> PoolFinding {
+    let advice =
+        HoldReason::named(&held.code).map(|reason| hold_advice(reason, &pool.name, pin(pool)));
     let message = match held.published {
         true => format!("the rollout is held: {}", held.message),
         false => format!(
@@ -126,6 +123,11 @@ fn hold_finding(held: &HeldRollout, pool: &str) -> PoolFinding {
         ),
     };
     finding(Some(&held.code), message, advice.unwrap_or_default())
+}
+
+/// The config that the pool is pinned to.
+fn pin(pool: &PoolRollout) -> Option<&str> {
+    pool.target.as_deref().filter(|_| pool.pinned)
 }
 
 /// That the pool is paused, unless its hold already states it.
@@ -138,7 +140,7 @@ fn paused(pool: &PoolRollout) -> Option<PoolFinding> {
     let reason = pool.pause_reason.as_ref();
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
     let message = format!("pool {} is paused{reason}", pool.name);
-    let advice = hold_advice(HoldReason::Paused, &pool.name);
+    let advice = hold_advice(HoldReason::Paused, &pool.name, pin(pool));
     Some(finding(Some(paused), message, advice))
 }
 

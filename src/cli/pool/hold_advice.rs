@@ -3,21 +3,26 @@
 use machinist_kube_api::keys;
 use machinist_pool::HoldReason;
 
-/// What an administrator can do about a hold.
-pub(super) fn hold_advice(reason: HoldReason, pool: &str) -> String {
-    let resume = format!("machinist resume --pool {pool}");
+/// What an administrator can do about a hold of a pool, which may be pinned to a config.
+pub(super) fn hold_advice(reason: HoldReason, pool: &str, pin: Option<&str>) -> String {
+    let resume = resume_command(reason, pool, pin);
     let pool_edit = format!("kubectl edit mcp {pool}");
     match reason {
         HoldReason::FirstRollout | HoldReason::Paused => resume,
         HoldReason::StartDeadlineMissed => format!("to start it nevertheless: {resume}"),
         HoldReason::StoppedAfterFailures | HoldReason::CanaryFailed => format!(
-            "fix the nodes or the config; then {resume}, or return to an earlier config: machinist rollback --pool {pool}"
+            "fix the nodes or the config; then {resume}{}",
+            match pin {
+                None =>
+                    format!(", or return to an earlier config: machinist rollback --pool {pool}"),
+                Some(_) => String::new(),
+            }
         ),
         HoldReason::SettingsInvalid | HoldReason::LimitInvalid | HoldReason::LimitAboveQuorum => {
             format!("correct the value: {pool_edit}")
         }
         HoldReason::ConfigMissing => {
-            format!("create the config again, or remove the pin: {resume}")
+            format!("create the config again, or remove the pin: machinist resume --pool {pool}")
         }
         HoldReason::SlotsHeldByFailures => {
             format!(
@@ -59,6 +64,22 @@ pub(super) fn hold_advice(reason: HoldReason, pool: &str) -> String {
     }
 }
 
+/// The command that starts the rollout. `resume` ends a pin: it would roll out the newest config, from which the pool was
+/// rolled back.
+fn resume_command(reason: HoldReason, pool: &str, pin: Option<&str>) -> String {
+    let resume = format!("machinist resume --pool {pool}");
+    let unpause = match reason {
+        HoldReason::Paused => " --unpause",
+        _ => "",
+    };
+    match pin {
+        None => resume,
+        Some(pin) => format!(
+            "machinist rollback --pool {pool} --to {pin}{unpause}, or for the newest config: {resume}"
+        ),
+    }
+}
+
 /// What an administrator can do about a condition of a pool; empty if nothing is advised.
 pub(super) fn condition_advice(kind: &str) -> &'static str {
     match kind {
@@ -79,11 +100,18 @@ mod tests {
     #[test]
     fn every_advice_about_a_hold_names_commands_that_exist() {
         for reason in HoldReason::ALL {
-            let advice = hold_advice(*reason, "worker");
-            assert!(!advice.is_empty());
-            check(&advice);
+            for pin in [None, Some("rendered-worker-1")] {
+                let advice = hold_advice(*reason, "worker", pin);
+                assert!(!advice.is_empty());
+                check(&advice);
+            }
         }
-        let skipped = hold_advice(HoldReason::NodesSkipped, "worker");
+        let pinned = hold_advice(HoldReason::Paused, "worker", Some("rendered-worker-1"));
+        assert!(
+            pinned.contains("--to rendered-worker-1 --unpause"),
+            "{pinned}"
+        );
+        let skipped = hold_advice(HoldReason::NodesSkipped, "worker", None);
         assert!(skipped.contains("machinist skip NODE --undo"));
     }
 }

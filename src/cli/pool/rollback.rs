@@ -35,12 +35,12 @@ pub(in crate::cli) fn run(global: &Global, args: &PoolRollback<'_>) -> anyhow::R
     let output = |done: (bool, String), plan: RollbackPlan| {
         PoolChangeOutput::new("Rollback", args.write, args.pool, done, plan).print(args.write)
     };
-    if plan.is_pinned {
+    if plan.is_done {
         output((false, format!("already pinned to {}", plan.to)), plan)?;
         return Ok(Exit::Done);
     }
     let asks = args.write.mode.dry_run == DryRunArg::None;
-    if args.write.printed.output == Format::Text && asks {
+    if args.write.printed.output == Format::Text {
         print(&page(args.pool, &plan))?;
     }
     if asks && confirm("Roll back?", args.yes)? == Confirmation::No {

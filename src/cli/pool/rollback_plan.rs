@@ -43,8 +43,9 @@ pub(super) struct RollbackPlan {
     pub(super) resumes: bool,
     /// The codes for which the rollout waits after that.
     pub(super) waits: Vec<WaitReason>,
+    /// Whether nothing is left to write.
     #[serde(skip)]
-    pub(super) is_pinned: bool,
+    pub(super) is_done: bool,
 }
 
 /// A reason why no node begins.
@@ -218,7 +219,7 @@ fn planned(
         unpauses: before.is_some_and(|pool| pool.spec.paused),
         resumes,
         waits: holds.into_iter().map(WaitReason::from).collect(),
-        is_pinned: pin == Some(to) && !before.is_some_and(|pool| pool.spec.paused),
+        is_done: pin == Some(to) && !resumes && !before.is_some_and(|pool| pool.spec.paused),
     })
 }
 

@@ -71,13 +71,7 @@ pub(super) struct RolloutWave {
     pub(super) ends_after_seconds: i64,
 }
 
-/// Whether the history of the pool says how long an update takes.
-pub(super) fn has_recorded_updates(objects: &PoolObjects, name: &str) -> bool {
-    let mut pools = objects.pools.iter().filter(|pool| pool.name == name);
-    pools.any(|pool| RolloutHistory::of(pool).expected_update_time().is_some())
-}
-
-/// Estimates the rollout of a pool; `reboot` is what the change of a node needs if no update is recorded.
+/// Estimates the rollout of a pool; `reboot` is what the change of a node needs.
 pub(super) fn estimate(
     objects: &PoolObjects,
     name: &str,
@@ -118,7 +112,7 @@ pub(super) fn estimate(
         canary_nodes: canary,
         canary_soak_seconds: settings.canary_soak.as_secs(),
         node_seconds: node_time.as_secs(),
-        basis: basis(&history, &recorded, node_time),
+        basis: basis(&history, &recorded, reboot, node_time),
         phases: phase_times(&history),
         total_seconds: end(&waves),
         waves,
@@ -140,28 +134,37 @@ fn recorded(history: &RolloutHistory) -> DurationHistogram {
 fn basis(
     history: &RolloutHistory,
     recorded: &DurationHistogram,
+    reboot: RebootKind,
     node_time: SignedDuration,
 ) -> EstimateBasis {
     let successes = recorded.count();
-    match history.expected_update_time() {
-        Some(_) => EstimateBasis {
+    let alike = match reboot {
+        RebootKind::None => "without a reboot",
+        RebootKind::Soft | RebootKind::Full => "with a reboot",
+    };
+    if history.expected_update_time(reboot).is_some() {
+        return EstimateBasis {
             kind: "History",
             successes,
             text: format!(
-                "nine of ten of the pool's last successful updates took no longer ({successes} recorded)"
+                "nine of ten of the pool's last successful updates {alike} took no longer ({successes} recorded in all)"
             ),
-        },
-        None => EstimateBasis {
-            kind: "Formula",
-            successes,
-            text: match node_time.saturating_sub(NODE_UPDATE_TIME).as_secs() {
-                0 => "no update of this pool is recorded; the change needs no reboot".to_owned(),
-                reboot => format!(
-                    "no update of this pool is recorded: {} and {} for a reboot",
-                    duration(NODE_UPDATE_TIME.as_secs()),
-                    duration(reboot)
-                ),
-            },
+        };
+    }
+    let none = match successes {
+        0 => "no update of this pool is recorded".to_owned(),
+        _ => format!("no update of this pool {alike} is recorded"),
+    };
+    EstimateBasis {
+        kind: "Formula",
+        successes,
+        text: match node_time.saturating_sub(NODE_UPDATE_TIME).as_secs() {
+            0 => format!("{none}; the change needs no reboot"),
+            reboot => format!(
+                "{none}: {} and {} for a reboot",
+                duration(NODE_UPDATE_TIME.as_secs()),
+                duration(reboot)
+            ),
         },
     }
 }

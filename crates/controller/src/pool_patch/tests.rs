@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use machinist_pool::{
-    GrantKind, GrantOutcome, PoolGrants, RolloutEdge, RolloutStates, UpdateTimes,
+    GrantKind, GrantOutcome, PoolGrants, RebootKind, RolloutEdge, RolloutStates, UpdateTimes,
 };
 
 fn now() -> Timestamp {
@@ -138,7 +138,10 @@ fn phases_and_blocked_time_of_an_end_mark_are_in_the_history() {
     let names: Vec<_> = rollout.phases.keys().map(String::as_str).collect();
     assert_eq!(names, ["Committing", "Draining"]);
     // Of 300 seconds, 240 were blocked.
-    let expected = history.expected_update_time().unwrap().as_secs();
+    let expected = history
+        .expected_update_time(RebootKind::None)
+        .unwrap()
+        .as_secs();
     assert!((60..120).contains(&expected), "{expected}");
     assert_eq!(rollout.worst[0].seconds, 300);
 }

@@ -322,9 +322,27 @@ fn history_keeps_ten_rollouts_within_its_size() {
     assert!(newest.worst[0].failed && newest.worst[0].node == "bad");
     assert_eq!(history.rollouts[1].result, "Superseded");
     assert_eq!(
-        history.expected_update_time(),
+        history.expected_update_time(RebootKind::None),
         Some(SignedDuration::from_secs(159)),
         "without blocked time"
+    );
+    // Updates without a reboot do not say how long one with a reboot takes.
+    assert_eq!(history.expected_update_time(RebootKind::Full), None);
+    let mut rebooted = update("one", GrantOutcome::Done, 700);
+    rebooted
+        .phases
+        .push(("RebootPending".to_owned(), minutes(10)));
+    let mut with_reboot = history.clone();
+    with_reboot.begin("rendered-14", start());
+    with_reboot.record("rendered-14", &rebooted);
+    let expected = with_reboot.expected_update_time(RebootKind::Full);
+    assert!(
+        expected.is_some_and(|time| time >= SignedDuration::from_secs(700)),
+        "{expected:?}"
+    );
+    assert_eq!(
+        with_reboot.expected_update_time(RebootKind::None),
+        history.expected_update_time(RebootKind::None)
     );
     assert!(history.has_run("rendered-12") && !history.has_run("rendered-1"));
     let text = history.to_annotation();
