@@ -36,11 +36,6 @@ impl Span {
         self.ended < other.begun
     }
 
-    /// When the request arrived.
-    pub const fn begun(self) -> Timestamp {
-        self.begun
-    }
-
     /// From the end of an earlier span to the begin of this one.
     pub fn since(self, earlier: Self) -> Duration {
         let time = self.begun.duration_since(earlier.ended);
@@ -91,7 +86,8 @@ pub fn agent_actions(
         .collect()
 }
 
-fn agent_action(event: &Value, node: &str, pods: &str) -> Option<AgentAction> {
+/// What a request asks of the node; `None` for requests of others.
+pub fn agent_action(event: &Value, node: &str, pods: &str) -> Option<AgentAction> {
     let object = &event["objectRef"];
     let name = object["name"].as_str()?;
     let user = event["user"]["username"].as_str()?;

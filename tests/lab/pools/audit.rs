@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::NODES;
-use crate::chaos::checks::{AgentAction, agent_actions};
+use crate::chaos::checks::{AgentAction, agent_action};
 use crate::support::Cluster;
 
 const CONTROLLER: &str = "system:serviceaccount:machinist-system:machinist-controller";
@@ -18,6 +18,24 @@ type Update = (&'static str, Timestamp, Option<Timestamp>);
 #[derive(Debug)]
 pub struct Updates {
     all: Vec<Update>,
+    /// Every request for a cordon or an uncordon with its response code, for the message of a failed assertion.
+    #[expect(dead_code, reason = "it is only printed")]
+    requests: Vec<String>,
+}
+
+/// Describes a request that concerns whether a node is schedulable.
+fn schedulable_request(event: &Value) -> Option<String> {
+    let patch = event["requestObject"].as_array()?;
+    let mut operations = patch.iter();
+    let operation = operations.find(|it| it["path"] == "/spec/unschedulable")?;
+    Some(format!(
+        "{} {} {} of node {}: {operation}, response {}",
+        event["requestReceivedTimestamp"],
+        event["stage"],
+        user(event),
+        name(event),
+        event["responseStatus"]
+    ))
 }
 
 fn is_patch_of_node(event: &Value) -> bool {
@@ -80,25 +98,35 @@ impl Updates {
     pub fn of(cluster: &Cluster, from: usize, outages: &[Timestamp]) -> Self {
         let log = cluster.audit();
         let mut all: Vec<Update> = Vec::new();
-        for node in NODES {
-            for (span, action) in agent_actions(&log, from, node, "") {
-                let time = span.begun();
-                match action {
-                    AgentAction::Cordon => {
-                        let outage = outages.iter().find(|outage| **outage > time);
-                        all.push((node, time, outage.copied()));
-                    }
-                    AgentAction::Uncordon => {
-                        if let Some(open) = all.iter_mut().rfind(|it| it.0 == node) {
-                            open.2 = Some(time);
-                        }
-                    }
-                    AgentAction::Evict(_) | AgentAction::Reports { .. } => {}
+        let ended = log.iter().skip(from);
+        let ended = ended.filter(|event| event["stage"] == "ResponseComplete");
+        for (event, node) in ended.flat_map(|event| NODES.map(|node| (event, node))) {
+            let Some(action) = agent_action(event, node, "") else {
+                continue;
+            };
+            let code = event["responseStatus"]["code"].as_u64();
+            let time = event["requestReceivedTimestamp"].as_str();
+            let time: Timestamp = time.unwrap().parse().unwrap();
+            match action {
+                AgentAction::Cordon if code < Some(300) => {
+                    let outage = outages.iter().find(|outage| **outage > time);
+                    all.push((node, time, outage.copied()));
                 }
+                // A request that timed out may have been carried out; otherwise another one follows.
+                AgentAction::Uncordon if code < Some(300) || code >= Some(500) => {
+                    if let Some(open) = all.iter_mut().rfind(|it| it.0 == node) {
+                        open.2 = Some(time);
+                    }
+                }
+                _ => {}
             }
         }
         all.sort_by_key(|(_, begun, _)| *begun);
-        Self { all }
+        let requests = log.iter().skip(from).filter_map(schedulable_request);
+        Self {
+            all,
+            requests: requests.collect(),
+        }
     }
 
     /// The nodes in the order in which they began.
