@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    cluster::server::InjectedFailure,
+    cluster::server::{InjectedFailure, Server},
     fleet::{
         assert_contains,
         cluster::{GROUP, NEW, OLD, ago},
@@ -12,6 +12,15 @@ use crate::{
         pool_world::{annotate, config_path, has_run, machinist, pool_path, rollout, world},
     },
 };
+
+/// Makes the new config differ by a file that no policy covers, so that nodes reboot for it.
+fn change_a_file(server: &Server) {
+    let file = json!({"path": "/etc/own", "contents": {"source": "data:,a"}});
+    server.edit(&config_path(NEW), |config| {
+        config["spec"]["config"] =
+            json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}});
+    });
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_estimate_without_records_uses_the_formula() {
@@ -34,11 +43,7 @@ async fn an_estimate_without_records_uses_the_formula() {
         &shown,
         &["per node 5m: no update of this pool is recorded; the change needs no reboot"],
     );
-    let file = json!({"path": "/etc/own", "contents": {"source": "data:,a"}});
-    server.edit(&config_path(NEW), |config| {
-        config["spec"]["config"] =
-            json!({"ignition": {"version": "3.4.0"}, "storage": {"files": [file]}});
-    });
+    change_a_file(&server);
     let shown = page(&server, &["estimate", "--pool", "worker"]).await;
     assert_contains(
         &shown,
@@ -65,6 +70,7 @@ async fn an_estimate_without_records_uses_the_formula() {
 async fn an_estimate_uses_the_times_of_earlier_updates() {
     let server = world().await;
     has_run(&server, "worker", &[NEW, OLD], 8);
+    change_a_file(&server);
     rollout(&server, "worker", |state| {
         state.canary_passed = Some(ago(0, 5))
     });

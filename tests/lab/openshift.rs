@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use self::controller::Controller;
 use crate::support::agent::file;
-use crate::support::{Cluster, Machine, lab};
+use crate::support::{Cluster, Machine, lab, stalls};
 use machinist_testkit::first_config::{self, CURRENT_CONFIG};
 
 const GROUP: &str = "machineconfiguration.openshift.io";
@@ -207,6 +207,7 @@ fn installed(cluster: &Cluster) -> Machine {
 
 #[test]
 fn an_openshift_node_is_adopted_and_managed_by_its_controllers_rules() {
+    stalls::watch();
     let cluster = Cluster::start(&lab().version);
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/kubernetes/crds");
     cluster.kubectl(&["apply", "-k", crds]);

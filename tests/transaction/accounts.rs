@@ -218,6 +218,31 @@ pub(super) fn drifted(sandbox: &Sandbox, only: Option<&BTreeSet<AbsPath>>) -> Ve
     observe_and_plan::drift(&sandbox.root(), base.as_ref(), only, capabilities, &fresh).unwrap()
 }
 
+#[test]
+fn a_password_comes_back_after_a_failed_update() {
+    let with_password = |name: &str| {
+        let account = UserAccount {
+            password_hash: PasswordHash::new(&format!("$6$salt${name}")),
+            ..UserAccount::default()
+        };
+        config(name).user("ann", account)
+    };
+    let sandbox = machine();
+    sandbox.applied(&with_password("first"));
+    let shadow = || sandbox.read("/etc/shadow").unwrap();
+    let before = shadow();
+    assert!(before.contains("ann:$6$salt$first:"), "{before}");
+    for next in [with_password("second"), config("none")] {
+        let mut hand = StepwiseUpdate::open(&sandbox.root());
+        hand.stage(&next).unwrap();
+        hand.commit().unwrap();
+        assert!(!shadow().contains("first"));
+        hand.undo().unwrap();
+        drop(hand);
+        assert_eq!(shadow(), before);
+    }
+}
+
 fn plan(sandbox: &Sandbox, to: &Written, only: Option<&AbsPath>) -> Plan {
     let how = observe_and_plan::PlanOptions {
         policies: &Policies::default(),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{AT_ONCE, Content, NODE, SEARCH, Story, node_recorder::ProgressSight, output_text};
-use crate::support::wait;
+use crate::support::{stalls, wait};
 
 /// The file as the controller writes it for an ImageDigestMirrorSet, with its empty keys.
 const MIRRORS: &str = "short-name-mode = \"\"\nadditional-layer-store-auth-helper = \"\"\n\n\
@@ -234,7 +234,7 @@ pub fn cancelled(story: &Story<'_>, content: &Content) {
         .machinist("laptop", &["cancel", NODE])
         .output()
         .unwrap();
-    let answered = asked.elapsed();
+    let answered = stalls::time_between(asked, Instant::now());
     println!(
         "lab: figure: cancel is answered after {answered:.1?}: {}",
         output_text(&output)

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     AT_ONCE, Content, SSHD, SSHD_WITH_HELPER, Story, node_recorder::ProgressSight, output_text,
 };
-use crate::support::wait;
+use crate::support::{stalls, wait};
 
 pub const NOTHING: &str = "No changes: the machine matches the config.";
 
@@ -94,7 +94,7 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
     let message = story.controller.wait_node("degraded", from, |it| {
         it.desired_config == name && it.is_degraded()
     });
-    let after = message.at - granted.at;
+    let after = stalls::time_between(granted.at, message.at);
     println!(
         "lab: figure: {} after {after:.1?}: {}",
         message.state, message.reason
@@ -108,7 +108,8 @@ fn is_degraded_at_once(story: &Story<'_>, config: &Value, named: &str) {
         seen.progress_from(progress).iter().find(degraded).cloned()
     };
     let output = wait::value("NodeDegraded", wait::seconds(60), degraded);
-    assert!(output.at - granted.at < AT_ONCE, "{output:?}");
+    let after = stalls::time_between(granted.at, output.at);
+    assert!(after < AT_ONCE, "{output:?}");
     assert!(
         output.conditions["NodeDegraded"].1.contains(named),
         "{output:?}"
@@ -127,7 +128,7 @@ fn is_cleared_at_once(story: &Story<'_>, name: &str, content: &Content) {
     let cleared = story.controller.wait_node("cleared", from, |it| {
         it.desired_config == name && !it.is_degraded()
     });
-    let after = cleared.at - granted.at;
+    let after = stalls::time_between(granted.at, cleared.at);
     println!("lab: figure: cleared after {after:.1?}");
     assert!(after < AT_ONCE, "{after:?}");
     story

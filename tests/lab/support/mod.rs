@@ -19,6 +19,7 @@ pub mod machine_files;
 pub mod node;
 pub mod report;
 pub mod seeded_random;
+pub mod stalls;
 pub mod supervisor;
 pub mod wait;
 
