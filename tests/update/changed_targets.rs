@@ -140,3 +140,99 @@ async fn an_entry_that_was_written_again_leaves_like_every_other() {
     applied(&sandbox, &root, &script, &without).await;
     assert_eq!(sandbox.read("/home/bob/app.conf"), None);
 }
+
+/// A config with a directory of a user, a file in it, and one of root.
+fn with_app(text: &str, owner: u32) -> Written {
+    let mut wanted = config(text)
+        .file("/etc/plain", text, 0o644)
+        .dir("/srv/app", 0o755)
+        .file("/srv/app/run.sh", "ours\n", 0o755);
+    let directory = wanted.0.directories.values_mut().next().unwrap();
+    directory.user = Some(machinist_ignition::Owner::Id(owner));
+    wanted
+}
+
+/// The path is root's when the update is verified, and what bob has put there is still in the way.
+#[tokio::test]
+async fn a_user_cannot_keep_a_directory_that_a_config_takes_back() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, _), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    std::fs::create_dir_all(sandbox.path("/srv")).unwrap();
+    applied(&sandbox, &root, &script, &with_app("first", BOB)).await;
+    let theirs = sandbox.path("/srv/app/run.sh");
+    std::fs::remove_file(&theirs).unwrap();
+    std::fs::create_dir_all(theirs.join("own")).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(BOB), Some(BOB)).unwrap();
+    for text in ["second", "third"] {
+        applied(&sandbox, &root, &script, &with_app(text, 0)).await;
+        assert_eq!(sandbox.read("/etc/plain").unwrap(), text);
+        assert!(theirs.join("own").exists());
+    }
+    let stat = std::fs::metadata(sandbox.path("/srv/app")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&stat), 0);
+    // An entry that changes there is refused, and nothing else stays of the skipping when the way is free.
+    std::fs::remove_dir_all(&theirs).unwrap();
+    applied(&sandbox, &root, &script, &with_app("fourth", 0)).await;
+    assert_eq!(sandbox.read("/srv/app/run.sh").unwrap(), "ours\n");
+    assert!(sandbox.journal().skipped.is_empty());
+}
+
+#[tokio::test]
+async fn a_user_cannot_block_updates_by_the_file_of_a_hard_link() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, _), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    let linked = |text, file: &str| {
+        let wanted = config(text).file("/etc/plain", text, 0o644);
+        wanted
+            .file("/home/bob/f", file, 0o644)
+            .hard("/etc/y", "/home/bob/f")
+    };
+    applied(&sandbox, &root, &script, &linked("first", "1")).await;
+    applied(&sandbox, &root, &script, &linked("second", "2")).await;
+    std::fs::remove_file(sandbox.path("/home/bob/f")).unwrap();
+    std::fs::create_dir_all(sandbox.path("/home/bob/f/own")).unwrap();
+    // Another config with the same two entries, then the one before.
+    for wanted in [linked("third", "2"), linked("first", "1")] {
+        applied(&sandbox, &root, &script, &wanted).await;
+        assert_eq!(sandbox.read("/etc/plain").unwrap(), wanted.0.name);
+        assert_eq!(sandbox.read("/etc/y").unwrap(), "2");
+    }
+    let left = sandbox
+        .journal()
+        .history
+        .last()
+        .unwrap()
+        .left_behind
+        .join("\n");
+    assert!(
+        left.contains("/etc/y is skipped, because the machine returns"),
+        "{left}"
+    );
+}
+
+/// An update that skips an entry after a failure and is verified ends the skipping.
+#[tokio::test]
+async fn an_entry_is_skipped_after_a_failure_in_one_update_only() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: this needs root, to make objects of other users");
+        return;
+    }
+    let ((sandbox, broken), script) = (with_home(), Script::new());
+    let root = sandbox.root();
+    sandbox.write("/home/bob/app.conf", "original\n");
+    applied(&sandbox, &root, &script, &with_plain("first")).await;
+    std::fs::remove_file(sandbox.path("/home/bob/app.conf")).unwrap();
+    applied(&sandbox, &broken, &script, &with_plain("second")).await;
+    assert_eq!(sandbox.read("/home/bob/app.conf"), None);
+    let without = config("third").file("/etc/plain", "third", 0o644);
+    applied(&sandbox, &root, &script, &without).await;
+    assert_eq!(sandbox.read("/home/bob/app.conf").unwrap(), "original\n");
+}

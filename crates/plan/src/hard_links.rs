@@ -131,6 +131,19 @@ pub(super) fn refusals(steps: &PathSteps, observed: &MachineFacts) -> Vec<Refusa
     found
 }
 
+/// Why the hard link at a path cannot be made, if it must be.
+pub(super) fn link_fault(
+    path: &AbsPath,
+    steps: &PathSteps,
+    observed: &MachineFacts,
+) -> Option<String> {
+    let PathAction::Put(ObjectSpec::Hard { target, .. }) = &steps.at.get(path)?.act else {
+        return None;
+    };
+    let fault = fault(path, target, steps, observed)?;
+    Some(format!("it points to {target}, {fault}"))
+}
+
 fn fault(
     path: &AbsPath,
     target: &AbsPath,

@@ -96,7 +96,7 @@ pub use os::{
 };
 pub use policy::{Policies, cluster_policies, same_images};
 pub use selinux::SelinuxLabels;
-pub use ssh_keys::{has_managed_keys, is_keys_file};
+pub use ssh_keys::{MAX_KEYS_FILE_BYTES, has_managed_keys, is_keys_file};
 pub use unit_preset::PRESET_DIRS as PRESET_DIRECTORIES;
 pub use unit_tree::{UNIT_DIRECTORIES, is_dependency_directory, named_in, unit_texts};
 pub use user_control::MAX_CONTESTED_UPDATES;

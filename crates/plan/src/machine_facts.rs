@@ -123,6 +123,8 @@ pub struct MachineFacts {
     pub user_written: BTreeSet<AbsPath>,
     /// Canonical paths at which another writer made updates fail during the last day.
     pub changed_targets: BTreeMap<AbsPath, TargetFailures>,
+    /// Paths of entries that the last update skipped, because of what users did there.
+    pub skipped: BTreeSet<AbsPath>,
     /// Whether the machine has been on the desired config before, and returns to it.
     pub is_return: bool,
     /// Canonical paths of the base config that a user could redirect, with the reason.

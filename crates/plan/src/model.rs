@@ -60,6 +60,9 @@ pub struct Plan {
     /// reason.
     #[serde(skip)]
     pub left_behind: Vec<String>,
+    /// The entries among them that are in the new config, by the path in it and by the canonical path.
+    #[serde(skip)]
+    pub skipped: BTreeSet<AbsPath>,
 }
 
 impl Plan {

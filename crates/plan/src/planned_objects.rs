@@ -44,11 +44,12 @@ pub fn planned_objects(
     let mut before = DesiredTree::of(from, observed, ConfigSide::Before);
     let mut after = DesiredTree::of(to, observed, ConfigSide::After(from));
     let unchanged = unsafe_paths::unchanged(&before, &after, observed);
-    let skippable = SkippableEntries::of(&unchanged, &after, observed);
+    let skippable = SkippableEntries::of(&unchanged, [&before, &after], observed);
     unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, None, &skippable);
     let mut steps = steps(&before, &after, observed, owners);
     steps.make_homes(&after, observed);
     unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &skippable);
+    skippable.skip_hard_links(&mut steps, &mut after, observed);
     let (mut operations, _) = operations_fold::operations(&steps, &after, observed);
     home_dirs::fill_new_homes(&mut operations, &after, observed);
     let mut planned = PlannedObjects::default();

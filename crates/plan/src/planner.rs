@@ -75,7 +75,7 @@ fn plan(
     after.keep_found_links(&before, observed);
     let named = after.named();
     let unchanged = unsafe_paths::unchanged(&before, &after, observed);
-    let skippable = SkippableEntries::of(&unchanged, &after, observed);
+    let skippable = SkippableEntries::of(&unchanged, [&before, &after], observed);
     unsafe_paths::refuse_unsafe_paths(&mut before, &mut after, observed, only, &skippable);
     let mut steps = steps(&before, &after, observed, capabilities.chown);
     let mut os_changes = os::changes(from, to, observed, capabilities.os);
@@ -86,6 +86,7 @@ fn plan(
     }
     steps.make_homes(&after, observed);
     unsafe_paths::skip_refused(&mut steps, &mut after, observed, to, &skippable);
+    skippable.skip_hard_links(&mut steps, &mut after, observed);
     let layouts = [&before, &after];
     let mut refusals = of_steps(to, layouts, &steps, observed);
     if only.is_none() {
@@ -108,6 +109,9 @@ fn plan(
         &skippable,
     );
     unsafe_paths::leave_large_originals(&mut operations, &mut steps, &mut after, observed);
+    // Files that are skipped now have hard links, too.
+    let links = skippable.skip_hard_links(&mut steps, &mut after, observed);
+    operations.retain(|operation| !links.contains(&operation.target));
     refusals.extend(complete(
         &mut operations,
         to,
@@ -190,6 +194,7 @@ impl PlanInput<'_> {
             named,
             let_go: after.accounts.let_go.clone(),
             left_behind: after.left_behind.clone(),
+            skipped: after.skipped_paths(),
             warnings,
             ..Plan::default()
         };

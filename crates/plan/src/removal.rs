@@ -147,11 +147,16 @@ impl PathSteps {
         }
         let text = observed.texts.get(path);
         let act = match text.filter(|_| shared) {
+            None if shared => {
+                self.warnings.push(format!(
+                    "the SSH keys for {} stay in {}, because it is too large, or was replaced while it was read",
+                    wanted.entry.name, wanted.asked
+                ));
+                return;
+            }
             None => PathAction::Remove,
             Some(text) => match (ssh_keys::without_block(text), &wanted.object) {
-                (Some(rest), ObjectSpec::File { mode, uid, gid, .. })
-                    if !rest.trim().is_empty() =>
-                {
+                (Some(rest), ObjectSpec::File { mode, uid, gid, .. }) if !rest.is_empty() => {
                     PathAction::Put(ObjectSpec::File {
                         content: Content::new(byte_text::to_bytes(&rest)),
                         mode: *mode,

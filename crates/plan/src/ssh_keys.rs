@@ -26,6 +26,9 @@ const MODES_FOR_KEYS: u32 = 0o644;
 const READABLE_BY_OWNER: u32 = 0o400;
 const READABLE_BY_ALL: u32 = 0o004;
 
+/// The longest file of keys of a user that is read and changed.
+pub const MAX_KEYS_FILE_BYTES: u64 = 256 * 1024;
+
 /// How many characters of a key a warning shows.
 const MAX_SHOWN_KEY_CHARS: usize = 24;
 
@@ -133,6 +136,12 @@ fn add_file(
         true => private_file(own_file(user), account),
         false => shared_file(place, &file, user, account),
     };
+    let is_too_large =
+        matches!(&object, ObjectSpec::File { content, .. } if content.size() > MAX_KEYS_FILE_BYTES);
+    if !own && !place.before && is_too_large {
+        let most = MAX_KEYS_FILE_BYTES >> 10;
+        return skipped(format!("{file} would have more than {most} KiB"));
+    }
     layout.add(place, &asked, entry.clone(), object);
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     MAX_TOTAL_FILE_BYTES, MachineFacts, Operation, OperationKind,
-    desired_tree::{DesiredObject, DesiredTree},
-    disk_space, host_checks,
+    desired_tree::{DesiredObject, DesiredTree, ObjectSpec},
+    disk_space, hard_links, host_checks,
     kind_replacement::KindReplacement,
     object::ObjectKind,
     steps::PathSteps,
@@ -53,16 +53,53 @@ fn users_paths<'a>(
     after: &'a DesiredTree,
     observed: &'a MachineFacts,
 ) -> impl Iterator<Item = &'a AbsPath> {
-    let changed = observed.exposed.iter();
+    let is_skipped = |wanted: &DesiredObject| observed.skipped.contains(&wanted.asked);
+    let skipped = after
+        .objects
+        .iter()
+        .filter(move |(_, wanted)| is_skipped(wanted));
+    let changed = observed.exposed.iter().chain(skipped.map(|(path, _)| path));
     let changed = changed.chain(observed.changed_targets.keys());
     changed
         .filter(|path| observed.is_changed_by_users(path, after))
         .chain(observed.unsafe_after.keys())
 }
 
+/// Hard links whose files users may have changed; those that both configs have, and all of them if the machine returns to
+/// an earlier config.
+fn users_hard_links(
+    before: &DesiredTree,
+    after: &DesiredTree,
+    observed: &MachineFacts,
+) -> BTreeSet<AbsPath> {
+    let target = |wanted: &DesiredObject| match &wanted.object {
+        ObjectSpec::Hard { target, .. } => Some(target.clone()),
+        _ => None,
+    };
+    let all = after
+        .objects
+        .iter()
+        .filter_map(|(path, wanted)| Some((path, target(wanted)?)));
+    let all: Vec<_> = all.collect();
+    if all.is_empty() {
+        return BTreeSet::new();
+    }
+    let users: BTreeSet<&AbsPath> = users_paths(after, observed).collect();
+    let had = |path: &AbsPath| before.objects.get(path).and_then(target);
+    all.into_iter()
+        .filter(|(path, target)| {
+            let is_users = users.contains(target) || observed.user_tops.contains_key(target);
+            is_users && (observed.is_return || had(path).as_ref() == Some(target))
+        })
+        .map(|(path, _)| path.clone())
+        .collect()
+}
+
 /// The entries that are skipped where a user has changed the path, so that nothing else is blocked.
 pub(super) struct SkippableEntries {
     paths: BTreeSet<AbsPath>,
+    /// Hard links to files that a user controls.
+    hard_links: BTreeSet<AbsPath>,
     why: &'static str,
 }
 
@@ -71,12 +108,14 @@ impl SkippableEntries {
     /// config.
     pub(super) fn of(
         unchanged: &BTreeSet<AbsPath>,
-        after: &DesiredTree,
+        [before, after]: [&DesiredTree; 2],
         observed: &MachineFacts,
     ) -> Self {
+        let hard_links = users_hard_links(before, after, observed);
         if !observed.is_return {
             return Self {
                 paths: unchanged.clone(),
+                hard_links,
                 why: "its entry has not changed",
             };
         }
@@ -84,8 +123,27 @@ impl SkippableEntries {
         let paths = paths.filter(|path| after.objects.contains_key(*path));
         Self {
             paths: paths.cloned().collect(),
+            hard_links,
             why: "the machine returns to an earlier config",
         }
+    }
+
+    /// Skips hard links that cannot be made because of what a user did at their files. Returns their paths.
+    pub(super) fn skip_hard_links(
+        &self,
+        steps: &mut PathSteps,
+        after: &mut DesiredTree,
+        observed: &MachineFacts,
+    ) -> BTreeSet<AbsPath> {
+        let links = self.hard_links.iter();
+        let faults =
+            links.filter_map(|path| Some((path, hard_links::link_fault(path, steps, observed)?)));
+        let faults: Vec<_> = faults.collect();
+        for (path, fault) in &faults {
+            steps.at.remove(*path);
+            after.skip(path, self.why, fault);
+        }
+        faults.into_iter().map(|(path, _)| path.clone()).collect()
     }
 }
 
@@ -171,7 +229,9 @@ pub(super) fn leave_obstructed(
     (to, skippable): (&MachineConfig, &SkippableEntries),
 ) {
     let is_metadata = |operation: &Operation| matches!(operation.kind, OperationKind::Metadata(_));
-    let users = !observed.exposed.is_empty() || !observed.changed_targets.is_empty();
+    let users = !observed.exposed.is_empty()
+        || !observed.changed_targets.is_empty()
+        || !observed.skipped.is_empty();
     if !users && !operations.iter().any(is_metadata) {
         return;
     }
@@ -326,13 +386,13 @@ fn leave_contested(
     }
 }
 
-/// Why an operation is not tried again: another writer made the last update fail there.
+/// Why an operation is not tried again: another writer made the last update fail there. An entry that an update has
+/// skipped since is tried again.
 fn failed_before(target: &AbsPath, observed: &MachineFacts) -> Option<Refusal> {
     let message = "another process changed it during the last update, which failed";
     let failed = observed.changed_targets.get(target)?;
-    failed
-        .is_recent
-        .then(|| Refusal::new(Reason::TargetChanged, message))
+    let is_skipped = failed.is_recent && !observed.skipped.contains(target);
+    is_skipped.then(|| Refusal::new(Reason::TargetChanged, message))
 }
 
 /// Paths in a user's directory where the user has replaced a parent directory by something else.
@@ -358,6 +418,16 @@ fn no_directory_above(path: &AbsPath, observed: &MachineFacts) -> Option<AbsPath
 }
 
 impl DesiredTree {
+    /// The skipped entries, by the path in the config and by the canonical path.
+    pub(super) fn skipped_paths(&self) -> BTreeSet<AbsPath> {
+        let objects = self.objects.iter();
+        let skipped = objects.filter(|(_, wanted)| self.skipped_entries.contains(&wanted.asked));
+        let canonical = skipped.map(|(path, _)| path.clone());
+        canonical
+            .chain(self.skipped_entries.iter().cloned())
+            .collect()
+    }
+
     /// Leaves the object of an entry unchanged.
     fn skip(&mut self, path: &AbsPath, may_skip: &str, why: &str) {
         let wanted = self.objects.get(path);

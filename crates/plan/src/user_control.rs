@@ -43,7 +43,13 @@ impl MachineFacts {
     pub(super) fn is_changed_by_users(&self, path: &AbsPath, after: &DesiredTree) -> bool {
         let wanted = after.objects.get(path).map(|wanted| &wanted.object);
         let owner = wanted.and_then(ObjectSpec::uid);
+        let is_skipped = || match after.objects.get(path) {
+            Some(wanted) => self.skipped.contains(&wanted.asked),
+            None => self.skipped.contains(path),
+        };
         self.may_be_moved_by_users(path, owner)
+            // The directory of the user may be root's again, with what the user has put there.
+            || (!self.skipped.is_empty() && is_skipped())
             || (self.changed_targets.contains_key(path)
                 && self.may_be_written_by_users(path, wanted))
     }

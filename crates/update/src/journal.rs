@@ -87,6 +87,9 @@ pub struct Journal {
     /// How many updates failed at these targets; one where it is missing.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changed_target_failures: BTreeMap<AbsPath, u32>,
+    /// Paths of entries that the last update skipped, because of what users did there.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub skipped: BTreeSet<AbsPath>,
     /// Paths that already matched when a config first named them. They stay when a config no longer names them.
     pub adopted: BTreeSet<AbsPath>,
     /// Entries of users and groups that machinist changed: the value before the first change, and the last value
@@ -318,18 +321,24 @@ impl Journal {
             .retain(|target, _| recent.contains_key(target));
     }
 
-    /// Ends the skipping of entries at targets that the open transactions have written: no other writer interferes
-    /// there any more. How many updates failed there stays known.
+    /// Remembers the entries that the open transactions skipped, and ends the skipping of all others after failures: the
+    /// update that was verified proves that no other writer interferes there any more. How many updates failed there
+    /// stays known.
     pub fn end_recent_failures(&mut self, now: Timestamp) {
         let past = now
             .saturating_sub(RECENT_FAILURE_AGE)
             .unwrap_or(Timestamp::MIN);
-        let written = self.transactions.iter().flat_map(|tx| &tx.operations);
-        for record in written {
-            if let Some(since) = self.changed_targets.get_mut(&record.target) {
-                *since = past.min(*since);
-            }
+        self.skipped = self.skipped_by_open();
+        let verified = self.changed_targets.iter_mut();
+        for (_, since) in verified.filter(|(target, _)| !self.skipped.contains(*target)) {
+            *since = past.min(*since);
         }
+    }
+
+    /// Returns the paths of entries that the open transactions skip.
+    pub fn skipped_by_open(&self) -> BTreeSet<AbsPath> {
+        let open = self.transactions.iter();
+        open.flat_map(|tx| &tx.skipped).cloned().collect()
     }
 
     /// Returns the targets at which another writer made an update fail during the last day.

@@ -97,6 +97,8 @@ pub struct CallerFacts<'a> {
     pub user_written: BTreeSet<AbsPath>,
     /// Targets at which another writer made an update fail ([`MachineFacts::changed_targets`]).
     pub changed_targets: BTreeMap<AbsPath, TargetFailures>,
+    /// Paths of entries that updates skipped ([`MachineFacts::skipped`]).
+    pub skipped: BTreeSet<AbsPath>,
     /// Whether the machine returns to an earlier config ([`MachineFacts::is_return`]).
     pub is_return: bool,
     /// The objects whose mode and owner were set in place ([`MachineFacts::changed_objects`]).
@@ -152,6 +154,7 @@ fn observe_sides(
         modes: known.modes,
         user_written: known.user_written,
         changed_targets: known.changed_targets,
+        skipped: known.skipped,
         is_return: known.is_return,
         changed_objects: still_there(root, &known.changed_objects)?,
         key_files: known.key_files,

@@ -187,6 +187,48 @@ enum PlanPurpose {
     Nothing,
 }
 
+/// Returns what the journal and the caller know beside the tree.
+fn caller_facts<'a>(
+    root: &Root,
+    journal: &Journal,
+    to: &MachineConfig,
+    how: &PlanOptions<'a>,
+) -> CallerFacts<'a> {
+    let labels = transaction::labels(journal);
+    let (base, base_unreadable) = base_config::of(root, journal, to);
+    CallerFacts {
+        live_units: how.units,
+        originals: transaction::originals(journal),
+        adopted: adopted(journal),
+        made: transaction::made(journal),
+        modes: transaction::modes(journal),
+        user_written: transaction::user_written(journal),
+        changed_targets: match how.only {
+            // A repair changes nothing else.
+            Some(_) => BTreeMap::new(),
+            None => journal.recently_changed_targets(Timestamp::now()),
+        },
+        skipped: journal
+            .skipped
+            .union(&journal.skipped_by_open())
+            .cloned()
+            .collect(),
+        is_return: is_return(journal, to),
+        changed_objects: transaction::changed_objects(journal),
+        key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
+        entries: transaction::kept_entries(journal),
+        os: OsFacts {
+            own_arguments: own_arguments(journal, &base),
+            ..OsFacts::default()
+        },
+        base,
+        base_unreadable,
+        digests: Some(how.remembered.digests()),
+        labels: labels.given,
+        labels_pending: labels.pending.into_keys().collect(),
+    }
+}
+
 fn plan_from(
     root: &Root,
     journal: &Journal,
@@ -199,38 +241,10 @@ fn plan_from(
     let PlanOptions {
         policies,
         capabilities,
-        units,
         only,
-        remembered,
+        ..
     } = how;
-    let labels = transaction::labels(journal);
-    let (base, base_unreadable) = base_config::of(root, journal, to);
-    let known = CallerFacts {
-        live_units: units,
-        originals: transaction::originals(journal),
-        adopted: adopted(journal),
-        made: transaction::made(journal),
-        modes: transaction::modes(journal),
-        user_written: transaction::user_written(journal),
-        changed_targets: match only {
-            // A repair changes nothing else.
-            Some(_) => BTreeMap::new(),
-            None => journal.recently_changed_targets(Timestamp::now()),
-        },
-        is_return: is_return(journal, to),
-        changed_objects: transaction::changed_objects(journal),
-        key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
-        entries: transaction::kept_entries(journal),
-        os: OsFacts {
-            own_arguments: own_arguments(journal, &base),
-            ..OsFacts::default()
-        },
-        base,
-        base_unreadable,
-        digests: Some(remembered.digests()),
-        labels: labels.given,
-        labels_pending: labels.pending.into_keys().collect(),
-    };
+    let known = caller_facts(root, journal, to, &how);
     let observed = observe::observe(root, &from, to, policies, known);
     let mut observed = observed.map_err(LookError::Observe)?;
     if writes == PlanPurpose::Nothing {

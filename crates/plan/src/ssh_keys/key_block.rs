@@ -47,27 +47,30 @@ struct KeyFileParts<'t> {
     tail: &'t str,
 }
 
-/// Finds the managed block. A block without its end line does not count: the lines after its begin
-/// line may be the user's own keys.
+/// Finds the managed block: an end line, and the last begin line before it. A begin line without its end line does not
+/// count: the lines after it may be the user's own keys.
 fn split(old: &str) -> Option<KeyFileParts<'_>> {
-    let mut begins = [BEGIN_MARKER, BEGIN_MARKER_AFTER_OPEN_LINE].into_iter();
-    let (at, begin) = begins.find_map(|line| Some((line_start(old, line, 0)?, line)))?;
-    let end = line_start(old, END_MARKER, at)?;
-    let after = old[end..].find('\n').map_or(old.len(), |at| end + at + 1);
-    Some(KeyFileParts {
-        head: &old[..at],
-        begin,
-        tail: &old[after..],
-    })
-}
-
-fn line_start(text: &str, line: &str, from: usize) -> Option<usize> {
-    let mut at = from;
-    for piece in text[from..].split_inclusive('\n') {
-        if piece.trim_end() == line {
-            return Some(at);
+    let mut begun = None;
+    let mut at = 0;
+    for piece in old.split_inclusive('\n') {
+        let after = at + piece.len();
+        let begins = [BEGIN_MARKER, BEGIN_MARKER_AFTER_OPEN_LINE].into_iter();
+        match (piece.trim_end(), begun) {
+            (END_MARKER, Some((start, begin))) => {
+                return Some(KeyFileParts {
+                    head: &old[..start],
+                    begin,
+                    tail: &old[after..],
+                });
+            }
+            (line, _) => {
+                begun = begins
+                    .map(|begin| (at, begin))
+                    .find(|(_, begin)| line == *begin)
+                    .or(begun)
+            }
         }
-        at += piece.len();
+        at = after;
     }
     None
 }

@@ -23,6 +23,18 @@ fn the_managed_key_block_is_replaced_in_place_and_removed() {
 }
 
 #[test]
+fn a_begin_line_without_an_end_line_belongs_to_the_user() {
+    let own = format!("{BEGIN_MARKER}\nssh-ed25519 AAAA me\n");
+    let first = with_block(&own, &user(&["ssh-ed25519 BBBB one"]));
+    let second = with_block(&first, &user(&["ssh-ed25519 CCCC two"]));
+    assert!(
+        second.starts_with(&own) && !second.contains("BBBB"),
+        "{second}"
+    );
+    assert_eq!(without_block(&second), Some(own));
+}
+
+#[test]
 fn a_text_without_a_last_newline_keeps_its_last_key_whole_and_gets_none_back() {
     let mine = "ssh-ed25519 AAAA me";
     let text = with_block(mine, &user(&["k"]));

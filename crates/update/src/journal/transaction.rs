@@ -41,6 +41,9 @@ pub struct Transaction {
     /// Paths whose objects were left as a user had changed them, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<String>,
+    /// The entries among them that are in the config, by the path in it and by the canonical path.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub skipped: BTreeSet<AbsPath>,
     /// The operations on the tree, in commit order.
     pub operations: Vec<OperationRecord>,
     /// Paths that already matched and that this config is the first to name.

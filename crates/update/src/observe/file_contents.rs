@@ -3,12 +3,9 @@
 
 use std::{num::NonZero, thread};
 
-use super::{
-    MAX_TEXT_BYTES,
-    digest_cache::{DigestCache, FileStamp},
-};
+use super::digest_cache::{DigestCache, FileStamp};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
-use machinist_plan::byte_text;
+use machinist_plan::{MAX_KEYS_FILE_BYTES, byte_text};
 use machinist_rootfs::{Root, RootError};
 
 /// Maximum length of a text that is kept for a diff.
@@ -142,7 +139,7 @@ impl ReadRequest {
             })
         };
         let limit = match self.edited {
-            true => MAX_TEXT_BYTES,
+            true => MAX_KEYS_FILE_BYTES,
             false => MAX_DIFF_BYTES,
         };
         if self.stamp.size() > limit {

@@ -102,7 +102,12 @@ impl<'a, 'p, 'r> PlannedTexts<'a, 'p, 'r> {
             Err(error) if error.is_absent() || error.is_loop() => return Ok(false),
             stat => stat?,
         };
-        Ok(stat.is_some_and(|stat| stat.kind == FileKind::File && stat.mode & EXECUTE != 0))
+        let planned = match &mut self.planned {
+            Some((change, places)) => change.mode(&place, places)?,
+            None => None,
+        };
+        let is_program = |mode: u32| planned.unwrap_or(mode) & EXECUTE != 0;
+        Ok(stat.is_some_and(|stat| stat.kind == FileKind::File && is_program(stat.mode)))
     }
 
     /// Follows the links at a path.
@@ -245,6 +250,17 @@ impl<'a> ConfigChange<'a> {
             }),
             None => leaves,
         })
+    }
+
+    /// Returns the mode that the desired config sets for a file at a canonical path without giving its content.
+    fn mode(
+        &self,
+        place: &AbsPath,
+        places: &mut ParentResolver<'_>,
+    ) -> Result<Option<u32>, RootError> {
+        let name = self.name(self.to, place, places)?;
+        let file = name.and_then(|name| self.to.files.get(name));
+        Ok(file.and_then(|file| file.mode))
     }
 
     /// Returns the name that a config gives to the file or link at a canonical path.

@@ -95,13 +95,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             })
             .await?
         {
-            // Paths below a mount that does not respond are not evidence against this update. What a user does with
-            // objects of that user must not stop it.
-            Ok(drift)
-                if drift
-                    .iter()
-                    .all(|entry| entry.by_user || entry.kind == DriftKind::Unreachable) =>
-            {
+            Ok(drift) if drift.iter().all(|entry| self.is_tolerated(entry)) => {
                 self.record_user_changes(&drift);
                 self.complete().await
             }
@@ -114,6 +108,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 Ok(PhaseEvent::StepFailed)
             }
         }
+    }
+
+    /// Whether a difference is no evidence against this update: below a mount that does not respond, caused by a user at
+    /// an object of that user, or at an entry that the update skips.
+    fn is_tolerated(&self, entry: &DriftEntry) -> bool {
+        let mut open = self.journal.transactions.iter();
+        entry.by_user
+            || entry.kind == DriftKind::Unreachable
+            || open.any(|tx| tx.skipped.contains(&entry.path))
     }
 
     /// Records the paths that differ and that a user may have changed since the commit. They stay reported as drift.

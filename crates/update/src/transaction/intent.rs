@@ -100,6 +100,7 @@ pub fn begin(
         reboot: None,
         undo_reason: None,
         left_behind: from.plan.left_behind.clone(),
+        skipped: from.plan.skipped.clone(),
         reverted: false,
         booted_into: false,
         offline: from.offline,
