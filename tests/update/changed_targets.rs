@@ -146,7 +146,8 @@ fn with_app(text: &str, owner: u32) -> Written {
     let mut wanted = config(text)
         .file("/etc/plain", text, 0o644)
         .dir("/srv/app", 0o755)
-        .file("/srv/app/run.sh", "ours\n", 0o755);
+        .file("/srv/app/run.sh", "ours\n", 0o755)
+        .file("/srv/app/part/f", "ours\n", 0o644);
     let directory = wanted.0.directories.values_mut().next().unwrap();
     directory.user = Some(machinist_ignition::Owner::Id(owner));
     wanted
@@ -167,13 +168,21 @@ async fn a_user_cannot_keep_a_directory_that_a_config_takes_back() {
     std::fs::remove_file(&theirs).unwrap();
     std::fs::create_dir_all(theirs.join("own")).unwrap();
     std::os::unix::fs::chown(&theirs, Some(BOB), Some(BOB)).unwrap();
+    // A directory that was made for an entry of root, which bob exchanges.
+    let part = sandbox.path("/srv/app/part");
+    std::fs::rename(&part, sandbox.path("/srv/app/moved")).unwrap();
+    std::fs::create_dir(&part).unwrap();
+    std::os::unix::fs::chown(&part, Some(BOB), Some(BOB)).unwrap();
+    std::fs::copy(sandbox.path("/srv/app/moved/f"), part.join("f")).unwrap();
     for text in ["second", "third"] {
         applied(&sandbox, &root, &script, &with_app(text, 0)).await;
         assert_eq!(sandbox.read("/etc/plain").unwrap(), text);
         assert!(theirs.join("own").exists());
     }
-    let stat = std::fs::metadata(sandbox.path("/srv/app")).unwrap();
-    assert_eq!(std::os::unix::fs::MetadataExt::uid(&stat), 0);
+    for path in ["/srv/app", "/srv/app/part"] {
+        let stat = std::fs::metadata(sandbox.path(path)).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&stat), 0, "{path}");
+    }
     // An entry that changes there is refused, and nothing else stays of the skipping when the way is free.
     std::fs::remove_dir_all(&theirs).unwrap();
     applied(&sandbox, &root, &script, &with_app("fourth", 0)).await;

@@ -163,6 +163,9 @@ fn fault(
         }
         Some(PathAction::Put(_) | PathAction::Copy(..)) => (None, false),
         Some(PathAction::Metadata(_)) | None => {
+            if let Some(why) = observed.unsafe_after.get(target) {
+                return Some(format!("whose path is not safe: {why}"));
+            }
             let refused = host_checks::is_state(target) || Database::at(target).is_some();
             if let Some(fault) = kind_fault(facts.map(|facts| facts.kind))
                 && !refused

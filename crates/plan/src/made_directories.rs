@@ -36,10 +36,14 @@ impl PathSteps {
             let is_planned = self.at.contains_key(path);
             let of_user = |facts: &super::FileFacts| facts.uid == user;
             let today = |above: AbsPath| observed.objects.get(&above).is_some_and(of_user);
-            let was_made_for_user = has_entry_of(user, path, before) && path.ancestors().any(today);
+            let was_users = path.ancestors().any(today);
             let later = |above: AbsPath| self.owner_after(&above, observed) == Some(user);
-            let stays = has_entry_of(user, path, after) && path.ancestors().any(later);
-            if is_parent && !is_planned && was_made_for_user && !stays {
+            let is_users = path.ancestors().any(later);
+            let was_made_for_user = was_users && has_entry_of(user, path, before);
+            let stays = is_users && has_entry_of(user, path, after);
+            // The user may have exchanged one that was made for entries of root.
+            let is_taken_back = was_users && !is_users;
+            if is_parent && !is_planned && (is_taken_back || was_made_for_user) && !stays {
                 self.return_to_root(path, attributes, observed);
             }
         }

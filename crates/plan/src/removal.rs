@@ -148,7 +148,7 @@ impl PathSteps {
         let text = observed.texts.get(path);
         let act = match text.filter(|_| shared) {
             None if shared => {
-                self.warnings.push(format!(
+                self.left_behind.push(format!(
                     "the SSH keys for {} stay in {}, because it is too large, or was replaced while it was read",
                     wanted.entry.name, wanted.asked
                 ));

@@ -8,7 +8,7 @@ pub use self::key_block::has_managed_keys;
 pub(super) use self::key_block::without_block;
 pub(super) use self::locations::is_read;
 use self::{
-    key_block::{lines, with_block},
+    key_block::{has_open_block, lines, with_block},
     locations::{AUTHORIZED_KEYS_FILE, MANAGED_KEYS_FILE},
 };
 use super::{
@@ -120,13 +120,25 @@ fn add_file(
         layout.unsafe_keys.insert(file);
         return skipped(why);
     }
-    if !own && there && !leased && !place.observed.texts.contains_key(&file) {
+    let is_read = place.before || leased || place.observed.texts.contains_key(&file);
+    if !own && there && !is_read {
         let facts = place.observed.objects.get(&file);
         let why = match facts.is_some_and(|facts| facts.kind == ObjectKind::File) {
             true => format!("{file} is too large, or was replaced while it was read"),
             false => format!("{file} is not a regular file"),
         };
         return skipped(why);
+    }
+    let text = place
+        .observed
+        .texts
+        .get(&file)
+        .filter(|_| !own && !place.before);
+    if text.is_some_and(|text| has_open_block(text)) {
+        layout.warnings.push(format!(
+            "{file} has the first line of managed keys without the last one: the keys after it stay when they leave \
+             the config; remove them and that line if they are not {name}'s"
+        ));
     }
     // Includes the home, in case the user was created without one.
     for directory in file.ancestors().take(depth) {

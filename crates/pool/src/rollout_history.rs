@@ -177,7 +177,7 @@ impl RolloutHistory {
     }
 
     /// Returns the time within which nine of ten of the pool's last successful updates ended, without blocked time;
-    /// `None` if there were none. Only rollouts with reboots say how long an update with a reboot takes, and only those
+    /// `None` if there were none. Only rollouts with reboots show how long an update with a reboot takes, and only those
     /// without how long others take. Older rollouts are used until there are enough successes.
     pub fn expected_update_time(&self, reboot: RebootKind) -> Option<SignedDuration> {
         let mut times = DurationHistogram::default();

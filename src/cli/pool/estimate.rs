@@ -36,7 +36,8 @@ const MAX_SHOWN_PHASES: usize = 6;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The time of one node is that within which nine of ten of the pool's last successful updates with a reboot ended, or of \
-those without one if the change needs none. Without any, it is 5 min plus the reboot that the change needs. Time outside of maintenance windows and of blocked drains is not part of the estimate.
+those without one if the change needs none. Without any, it is 5 min plus the reboot that the change needs. Time \
+outside of maintenance windows and of blocked drains is not part of the estimate.
 
 Examples:
   machinist estimate --pool worker

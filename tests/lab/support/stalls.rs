@@ -1,4 +1,4 @@
-//! The times during which the whole host stood still, such as a virtual machine that its hypervisor paused. A limit of a
+//! The times during which the whole host stalled, such as a virtual machine that its hypervisor paused. A limit of a
 //! few seconds leaves them out.
 
 use std::sync::{Mutex, Once, PoisonError};
@@ -24,7 +24,7 @@ pub fn watch() {
                 thread::sleep(SAMPLE_INTERVAL);
                 let now = Instant::now();
                 if now - last > SAMPLE_INTERVAL + MIN_STALL {
-                    println!("lab: the host stood still for {:.1?}", now - last);
+                    println!("lab: the host stalled for {:.1?}", now - last);
                     let mut stalls = STALLS.lock().unwrap_or_else(PoisonError::into_inner);
                     stalls.push((last, now));
                 }

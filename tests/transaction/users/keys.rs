@@ -116,4 +116,25 @@ fn lines_of_a_user_with_any_bytes_keep_them_beside_the_keys_of_a_config() {
     }
     apply(&sandbox, &config("nothing")).unwrap();
     assert_eq!(file(), own);
+    let blank = b"\n\n";
+    std::fs::write(sandbox.path(KEYS), blank).unwrap();
+    apply(&sandbox, &keys("third")).unwrap();
+    apply(&sandbox, &config("nothing")).unwrap();
+    assert_eq!(file(), blank);
+}
+
+#[test]
+fn keys_in_a_file_that_became_too_large_are_reported_when_they_leave() {
+    let sandbox = machine(&[]);
+    sandbox.write("/etc/passwd", "bob:x:1001:1001::/home/bob:/bin/sh\n");
+    apply(&sandbox, &keys("first")).unwrap();
+    let block = sandbox.read(KEYS).unwrap();
+    let large = block + &"# own\n".repeat(50_000);
+    std::fs::write(sandbox.path(KEYS), &large).unwrap();
+    let left = plan(&sandbox, &config("nothing")).left_behind;
+    let text =
+        "the SSH keys for bob stay in /home/bob/.ssh/authorized_keys, because it is too large";
+    assert!(left.iter().any(|it| it.starts_with(text)), "{left:?}");
+    apply(&sandbox, &config("nothing")).unwrap();
+    assert_eq!(sandbox.read(KEYS).unwrap(), large);
 }

@@ -39,6 +39,13 @@ pub fn has_managed_keys(file: &[u8]) -> bool {
     split(&byte_text::to_text(file)).is_some()
 }
 
+/// Whether the text has a begin line without its end line: the lines after it count as the user's.
+pub(super) fn has_open_block(text: &str) -> bool {
+    let (head, tail) = split(text).map_or((text, ""), |parts| (parts.head, parts.tail));
+    let mut lines = head.lines().chain(tail.lines());
+    lines.any(|line| [BEGIN_MARKER, BEGIN_MARKER_AFTER_OPEN_LINE].contains(&line.trim_end()))
+}
+
 /// The text of a file around the managed block.
 struct KeyFileParts<'t> {
     head: &'t str,

@@ -326,7 +326,7 @@ fn history_keeps_ten_rollouts_within_its_size() {
         Some(SignedDuration::from_secs(159)),
         "without blocked time"
     );
-    // Updates without a reboot do not say how long one with a reboot takes.
+    // Updates without a reboot do not show how long one with a reboot takes.
     assert_eq!(history.expected_update_time(RebootKind::Full), None);
     let mut rebooted = update("one", GrantOutcome::Done, 700);
     rebooted

@@ -71,6 +71,7 @@ fn make_base(
     let is_named = |path: &AbsPath| planned.named.contains(path);
     journal.base = Some(store.keep_config(&planned.to)?);
     journal.failure = None;
+    journal.skipped.clone_from(&planned.plan.skipped);
     journal.adopted.extend(adopted);
     journal.adopted.retain(|path| is_named(path));
     journal.owned.retain(|path, _| is_named(path));

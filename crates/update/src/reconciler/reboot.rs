@@ -18,6 +18,10 @@ use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 /// minutes, so half a minute is short enough and delays them little.
 const INHIBITED_RETRY_DELAY: Duration = Duration::from_secs(30);
 
+/// Delay before another method is tried. A bus that is stopped before it answers may have passed the request on: then
+/// systemd ends this process within this time.
+const OTHER_METHOD_DELAY: Duration = Duration::from_secs(2);
+
 /// Delay before an unreachable service manager is tried again. A bus that is updated or restarted is unavailable
 /// for seconds, sometimes for a minute.
 const UNREACHABLE_RETRY_DELAY: Duration = Duration::from_secs(60);
@@ -170,7 +174,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 let attempts = attempt.earlier + 1;
                 if RebootMethod::of_attempt(attempts).is_some() {
                     // Without a bus, as in emergency mode, another method may work.
-                    return Ok(None);
+                    return Ok(Some(OTHER_METHOD_DELAY));
                 }
                 self.record_attempts(boot, attempt.kind, attempts - *unreachable)
                     .await?;
