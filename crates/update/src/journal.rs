@@ -321,16 +321,28 @@ impl Journal {
             .retain(|target, _| recent.contains_key(target));
     }
 
-    /// Remembers the entries that the open transactions skipped, and ends the skipping of all others after failures: the
-    /// update that was verified proves that no other writer interferes there any more. How many updates failed there
-    /// stays known.
+    /// Remembers the entries that a verified update skipped, and ends the skipping of all others after failures: it
+    /// proves that no other writer interferes there any more. How many updates failed there stays known.
     pub fn end_recent_failures(&mut self, now: Timestamp) {
+        self.skipped = self.skipped_by_open();
+        let skipped = self.skipped.clone();
+        self.end_failures_where(now, |target| !skipped.contains(target));
+    }
+
+    /// The same for a repair, which proves that only of the paths that it has written.
+    pub fn end_repaired_failures(&mut self, now: Timestamp) {
+        let operations = self.transactions.iter().flat_map(|tx| &tx.operations);
+        let written: BTreeSet<AbsPath> = operations.map(|record| record.target.clone()).collect();
+        self.skipped.retain(|path| !written.contains(path));
+        self.end_failures_where(now, |target| written.contains(target));
+    }
+
+    fn end_failures_where(&mut self, now: Timestamp, ends: impl Fn(&AbsPath) -> bool) {
         let past = now
             .saturating_sub(RECENT_FAILURE_AGE)
             .unwrap_or(Timestamp::MIN);
-        self.skipped = self.skipped_by_open();
-        let verified = self.changed_targets.iter_mut();
-        for (_, since) in verified.filter(|(target, _)| !self.skipped.contains(*target)) {
+        let all = self.changed_targets.iter_mut();
+        for (_, since) in all.filter(|(target, _)| ends(target)) {
             *since = past.min(*since);
         }
     }
@@ -442,5 +454,20 @@ mod tests {
         }
         let newest: Vec<_> = (10..20).chain(110..120).collect();
         assert_eq!(ids(&journal), newest);
+    }
+
+    #[test]
+    fn a_repair_ends_no_skipping_of_other_entries() {
+        let at = |path: &str| AbsPath::new(path).unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        let mut journal = Journal::default();
+        journal.note_changed_target(at("/home/bob/f"), now);
+        journal.skipped.insert(at("/home/bob/f"));
+        let is_recent =
+            |journal: &Journal| journal.recently_changed_targets(now)[&at("/home/bob/f")].is_recent;
+        journal.end_repaired_failures(now);
+        assert!(is_recent(&journal) && !journal.skipped.is_empty());
+        journal.end_recent_failures(now);
+        assert!(!is_recent(&journal) && journal.skipped.is_empty());
     }
 }

@@ -24,8 +24,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     ) -> Result<PhaseEvent, UpdateError> {
         let is_base = self.journal.base_digest() == Some(planned.digest);
         let adopted = planned.plan.adopted.clone();
+        let is_repair = self.plan.is_repair();
         let result = self
-            .blocking(move |store, journal| make_base(store, journal, &planned, adopted))
+            .blocking(move |store, journal| {
+                if !is_repair {
+                    journal.skipped.clone_from(&planned.plan.skipped);
+                }
+                make_base(store, journal, &planned, adopted)
+            })
             .await?;
         result?;
         self.progress.reset_failures();
@@ -71,7 +77,6 @@ fn make_base(
     let is_named = |path: &AbsPath| planned.named.contains(path);
     journal.base = Some(store.keep_config(&planned.to)?);
     journal.failure = None;
-    journal.skipped.clone_from(&planned.plan.skipped);
     journal.adopted.extend(adopted);
     journal.adopted.retain(|path| is_named(path));
     journal.owned.retain(|path, _| is_named(path));

@@ -148,9 +148,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if let Some(event) = self.keep_deployment().await? {
             return Ok(event);
         }
+        let is_repair = self.plan.is_repair();
         let completed = self
             .blocking(
-                |store, journal| -> Result<(), crash_recovery::RecoverError> {
+                move |store, journal| -> Result<(), crash_recovery::RecoverError> {
                     let now = Timestamp::now();
                     let Some(top) = journal.top_mut() else {
                         return Ok(());
@@ -163,7 +164,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         Outcome::Done
                     };
                     let record = top.record(outcome, now);
-                    journal.end_recent_failures(now);
+                    match is_repair {
+                        true => journal.end_repaired_failures(now),
+                        false => journal.end_recent_failures(now),
+                    }
                     transaction::finish(journal).map_err(crash_recovery::RecoverError::of(&id))?;
                     journal.remember(record);
                     store.save(journal)?;
