@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{NODES, Pools, audit, condition, held, protocol, rebooting};
-use crate::support::wait;
+use crate::support::{agent::file, wait};
 
 /// Fails the service of the config on a machine with this file.
 const FAULT: &str = "/etc/fault";
@@ -82,7 +82,39 @@ fn a_failed_node_stops_the_rollout_until_it_is_rolled_back_or_resumed() {
     }
     let updates = audit::Updates::of(&pools.cluster, from, &[]);
     assert_eq!(updates.most_of(&["one", "two"]), 1, "{updates:#?}");
+    is_refused(&pools);
     assert_eq!(audit::refused(&pools.cluster), [""; 0]);
+}
+
+/// Rolls out a config that every node refuses before it changes anything: the first node stops the rollout of its pool at
+/// once, and all of them stay in service.
+fn is_refused(pools: &Pools) {
+    let boots = pools.boots();
+    pools.apply_config("31-refused", "worker", &[file("/etc/passwd/x", 0o644, "x")]);
+    let begun = std::time::Instant::now();
+    for name in ["worker", "edge"] {
+        let canary = |pool: &serde_json::Value| held(pool) == "CanaryFailed";
+        let pool = pools.wait_pool(name, "a refused config", canary);
+        let message = condition(&pool, "RolloutHeld")["message"].as_str().unwrap();
+        assert!(NODES.iter().any(|node| message.contains(node)), "{message}");
+        assert_eq!(pool["status"]["degradedMachineCount"], 1, "{pool:#}");
+    }
+    println!(
+        "lab: figure: refused configs stop two pools after {:.1?}",
+        begun.elapsed()
+    );
+    for name in NODES {
+        pools.wait_node(name, "to be schedulable", |node| {
+            node["spec"]["unschedulable"].is_null()
+        });
+    }
+    pools
+        .cluster
+        .kubectl(&["delete", "machineconfig", "31-refused"]);
+    for pool in ["worker", "edge"] {
+        pools.wait_rolled_out(pool);
+    }
+    assert_eq!(pools.boots(), boots);
 }
 
 /// Rolls the pool back to the config that the failed node runs again, which heals the node without a reboot.
