@@ -227,6 +227,14 @@ fn listen(pipe: impl Read + Send + 'static) -> Lines {
     lines
 }
 
+/// Copies the program in a process of its own. A test that forks meanwhile would inherit a file that this process writes,
+/// and nothing can execute it until that child has closed it (ETXTBSY).
+pub(crate) fn copy_program(to: &Path) {
+    let mut copy = Command::new("cp");
+    copy.arg(env!("CARGO_BIN_EXE_machinist")).arg(to);
+    assert!(copy.status().unwrap().success());
+}
+
 impl Agent {
     pub(crate) fn spawn(mut command: Command, root: PathBuf) -> Self {
         command.stdout(Stdio::piped());

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::agent::harness::{Place, code, err, out, until};
+use crate::agent::harness::{Place, code, copy_program, err, out, until};
 
 #[test]
 fn invalid_settings_are_reported_by_line_and_the_agent_does_not_start() {
@@ -76,11 +76,7 @@ fn run_unprivileged(place: &Place, test: &str, arguments: &[&str]) -> Option<Out
     };
     // The build directory may not be accessible to others.
     let binary = place.path().join("machinist");
-    // By another process: a child that another test forks meanwhile would inherit a file that this
-    // process has open for writing, and such a file cannot be executed.
-    let mut copy = Command::new("cp");
-    copy.arg(env!("CARGO_BIN_EXE_machinist")).arg(&binary);
-    assert!(copy.status().unwrap().success());
+    copy_program(&binary);
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(setpriv);

@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-use crate::agent::harness::{Agent, Place, manifest, until};
+use crate::agent::harness::{Agent, Place, copy_program, manifest, until};
 
 /// A part of every secret here.
 const SECRET: &str = "hunter2";
@@ -158,7 +158,7 @@ fn is_silent(agent: &Agent) {
 fn a_running_agent_cannot_dump_core_and_its_memory_is_closed_to_its_own_user() {
     let home = tempfile::tempdir_in("/tmp").unwrap();
     let program = home.path().join("machinist");
-    fs::copy(env!("CARGO_BIN_EXE_machinist"), &program).unwrap();
+    copy_program(&program);
     let root = home.path().join("root");
     let source = home.path().join("source");
     for dir in [&root, &source] {

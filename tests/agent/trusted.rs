@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::agent::harness::{Place, code, err, manifest};
+use crate::agent::harness::{Place, code, copy_program, err, manifest};
 
 /// A root that looks like that of a running machine.
 fn live() -> Place {
@@ -159,7 +159,7 @@ fn a_non_root_agent_accepts_its_own_users_files() {
     let file = home.join("one.yaml");
     fs::write(&file, manifest("10-one", "/etc/one", "zero")).unwrap();
     let program = home.join("machinist");
-    fs::copy(env!("CARGO_BIN_EXE_machinist"), &program).unwrap();
+    copy_program(&program);
     for path in [&home, &file, &program] {
         chown(path, Some(1000), Some(1000)).unwrap();
         set_mode(path, 0o775);
