@@ -183,7 +183,7 @@ async fn a_user_cannot_keep_a_directory_that_a_config_takes_back() {
         let stat = std::fs::metadata(sandbox.path(path)).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&stat), 0, "{path}");
     }
-    // An entry that changes there is refused, and nothing else stays of the skipping when the way is free.
+    // The way is free: the entry is written, and no skipping is remembered.
     std::fs::remove_dir_all(&theirs).unwrap();
     applied(&sandbox, &root, &script, &with_app("fourth", 0)).await;
     assert_eq!(sandbox.read("/srv/app/run.sh").unwrap(), "ours\n");

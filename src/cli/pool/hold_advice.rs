@@ -10,14 +10,12 @@ pub(super) fn hold_advice(reason: HoldReason, pool: &str, pin: Option<&str>) -> 
     match reason {
         HoldReason::FirstRollout | HoldReason::Paused => resume,
         HoldReason::StartDeadlineMissed => format!("to start it nevertheless: {resume}"),
-        HoldReason::StoppedAfterFailures | HoldReason::CanaryFailed => format!(
-            "fix the nodes or the config; then {resume}{}",
-            match pin {
-                None =>
-                    format!(", or return to an earlier config: machinist rollback --pool {pool}"),
-                Some(_) => String::new(),
-            }
-        ),
+        HoldReason::StoppedAfterFailures | HoldReason::CanaryFailed => match pin {
+            None => format!(
+                "fix the nodes or the config; then {resume}, or return to an earlier config: machinist rollback --pool {pool}"
+            ),
+            Some(_) => format!("fix the nodes; then {resume}"),
+        },
         HoldReason::SettingsInvalid | HoldReason::LimitInvalid | HoldReason::LimitAboveQuorum => {
             format!("correct the value: {pool_edit}")
         }

@@ -91,7 +91,7 @@ fn outcome(
     if is_waiting && report.opens.is_some() && !report.opens_for_the_cluster {
         return ended(GrantOutcome::Declined, Reason::OutsideWindow);
     }
-    if !is_at_rest(report) && !is_plan_refused(report) {
+    if !is_at_rest(report) {
         return None;
     }
     if is_pinned {
@@ -160,23 +160,16 @@ const fn is_failure(state: NodeUpdateState) -> bool {
     )
 }
 
-/// Whether nothing of an update is left: no step, no cordon of ours, nothing to verify and nothing to undo.
+/// Whether nothing of an update is left: no step, no cordon of ours, nothing to verify and nothing to undo. A refused plan
+/// that the agent would make again by itself must not hold back the other nodes or the stop of the rollout.
 fn is_at_rest(report: &UpdateReport) -> bool {
-    report.phase == Phase::Idle
-        && report.cordoned.is_none()
-        && !report.unverified
-        && !report.unknown
-}
-
-/// Whether the plan was refused for a reason that may disappear. The agent would plan again by itself, but it must not
-/// hold back the other nodes or the stop of the rollout.
-fn is_plan_refused(report: &UpdateReport) -> bool {
     let failure = report.failure.as_ref();
-    report.phase == Phase::Failed
-        && failure.is_some_and(|failure| !failure.refusals.is_empty())
-        && report.cordoned.is_none()
-        && !report.unverified
-        && !report.unknown
+    let has_no_step = match report.phase {
+        Phase::Idle => true,
+        Phase::Failed => failure.is_some_and(|failure| !failure.refusals.is_empty()),
+        _ => false,
+    };
+    has_no_step && report.cordoned.is_none() && !report.unverified && !report.unknown
 }
 
 #[cfg(test)]
