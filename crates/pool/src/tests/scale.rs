@@ -45,26 +45,37 @@ fn cluster(machines: usize) -> ([PoolView; 2], Vec<NodeView>) {
     )
 }
 
-/// The time of a decision whose facts of nodes are known, as the controller keeps them.
-fn fastest(pools: &[PoolView], nodes: &[NodeView]) -> Duration {
-    let mut inputs = leader_inputs(pools, nodes);
-    inputs.taint_patches = 50;
-    let times = (0..5).map(|_| {
-        let begin = Instant::now();
-        let decision = decide(&inputs);
-        let time = begin.elapsed();
-        assert!(!decision.pools.is_empty());
-        time
+/// How long a test measures at most. Other programs on the machine can only make a decision slower.
+const MAX_MEASUREMENT: Duration = Duration::from_secs(60);
+
+/// Measures until the shortest time of a decision about each set of nodes passes, and returns the shortest times.
+fn shortest<const N: usize>(
+    sets: [(&[PoolView], &[NodeView]); N],
+    passes: impl Fn([Duration; N]) -> bool,
+) -> [Duration; N] {
+    // The facts of nodes are known, as the controller keeps them.
+    let inputs = sets.map(|(pools, nodes)| {
+        let mut inputs = leader_inputs(pools, nodes);
+        inputs.taint_patches = 50;
+        inputs
     });
-    times.min().unwrap()
+    let begin = Instant::now();
+    let mut times = [Duration::MAX; N];
+    while !passes(times) && begin.elapsed() < MAX_MEASUREMENT {
+        for (time, inputs) in times.iter_mut().zip(&inputs) {
+            let begin = Instant::now();
+            assert!(!decide(inputs).pools.is_empty());
+            *time = begin.elapsed().min(*time);
+        }
+    }
+    times
 }
 
 #[test]
 fn a_decision_about_5000_nodes_is_fast() {
     let (pools, nodes) = cluster(5000);
     assert_eq!(granted(&decided(&pools, &nodes, |_| {})).len(), 250);
-    let first = fastest(&pools, &nodes);
-    let mut server = ApiServer::new(pools.to_vec(), nodes);
+    let mut server = ApiServer::new(pools.to_vec(), nodes.clone());
     let mut leader = Leader::start(&server, None);
     run_leader(&mut leader, &mut server);
     let text = server
@@ -73,16 +84,21 @@ fn a_decision_about_5000_nodes_is_fast() {
         .find_map(|it| it.annotation(pool_annotation::GRANTS));
     let bytes = text.map_or(0, str::len);
     assert!(bytes > 0 && bytes <= MAX_GRANTS_BYTES, "{bytes}");
-    let granted = fastest(&server.pools, &server.nodes);
-    println!("5000 nodes: {first:?}; with 250 grants ({bytes} bytes): {granted:?}");
-    assert!(first < LIMIT && granted < LIMIT, "{first:?} {granted:?}");
+    let sets: [(&[PoolView], &[NodeView]); 2] = [(&pools, &nodes), (&server.pools, &server.nodes)];
+    let passes = |times: [Duration; 2]| times.iter().all(|time| *time < LIMIT);
+    let times = shortest(sets, passes);
+    println!("5000 nodes without grants and with 250 ({bytes} bytes): {times:?}");
+    assert!(passes(times), "{times:?}");
 }
 
 #[test]
 fn the_time_per_node_does_not_grow_with_the_cluster() {
     let (pools, small) = cluster(500);
     let (_, large) = cluster(5000);
-    let (small, large) = (fastest(&pools, &small), fastest(&pools, &large));
-    println!("500 nodes: {small:?}, 5000 nodes: {large:?}");
-    assert!(large < small * 40, "{small:?} {large:?}");
+    let sets: [(&[PoolView], &[NodeView]); 2] = [(&pools, &small), (&pools, &large)];
+    // Ten times as many nodes: a decision that compares each with each takes a hundred times as long.
+    let passes = |[small, large]: [Duration; 2]| large < small.saturating_mul(40);
+    let times = shortest(sets, passes);
+    println!("500 and 5000 nodes: {times:?}");
+    assert!(passes(times), "{times:?}");
 }
