@@ -12,5 +12,7 @@ mod grub_host;
 pub(crate) mod grub_machine;
 mod kinds;
 mod mutants;
+mod ostree_host;
+mod ostree_machine;
 mod systemd_boot_host;
 mod systemd_boot_machine;

@@ -117,7 +117,7 @@ const MKCONFIG: &str = "/usr/sbin/grub-mkconfig";
 pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
 
 /// The step that fails next.
-type Failing = Arc<Mutex<Option<ProviderStep>>>;
+pub(crate) type Failing = Arc<Mutex<Option<ProviderStep>>>;
 
 pub(crate) struct GrubMachine {
     directory: PathBuf,
@@ -127,7 +127,7 @@ pub(crate) struct GrubMachine {
 }
 
 /// Files below a directory.
-struct Below<'d>(&'d Path);
+pub(crate) struct Below<'d>(pub(crate) &'d Path);
 
 impl GrubFiles for Below<'_> {
     fn text(&self, path: &str) -> Option<String> {
@@ -168,6 +168,37 @@ printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
         false => text,
     };
     fs::write(below(directory, to), text).unwrap();
+}
+
+/// The root of a machine that loses power: file operations fail from this one on. Also returns their number.
+pub(crate) fn root_until(directory: &Path, operations: usize) -> (Root, Arc<AtomicUsize>) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let root = Root::open(directory).unwrap();
+    let counted = Arc::clone(&done);
+    let root = root.with_fault(Arc::new(move |_| {
+        let before = counted.fetch_add(1, Ordering::Relaxed);
+        (before >= operations).then(|| std::io::ErrorKind::Other.into())
+    }));
+    (root, done)
+}
+
+/// The root of a machine where the step that was made to fail does so at its first write, unless its program fails.
+pub(crate) fn failing_root(
+    directory: &Path,
+    failing: &Failing,
+    by_program: &'static [ProviderStep],
+) -> Root {
+    let failing = Arc::clone(failing);
+    let root = Root::open(directory).unwrap();
+    root.with_fault(Arc::new(move |_| {
+        let mut failing = failing.lock().unwrap();
+        match failing.is_some_and(|step| !by_program.contains(&step)) {
+            true => failing
+                .take()
+                .map(|_| std::io::ErrorKind::StorageFull.into()),
+            false => None,
+        }
+    }))
 }
 
 impl GrubMachine {
@@ -222,14 +253,7 @@ impl GrubMachine {
 
     /// The root of a machine that loses power: file operations fail from this one on. Also returns their number.
     pub(crate) fn root_until(&self, operations: usize) -> (Root, Arc<AtomicUsize>) {
-        let done = Arc::new(AtomicUsize::new(0));
-        let root = Root::open(&self.directory).unwrap();
-        let counted = Arc::clone(&done);
-        let root = root.with_fault(Arc::new(move |_| {
-            let before = counted.fetch_add(1, Ordering::Relaxed);
-            (before >= operations).then(|| std::io::ErrorKind::Other.into())
-        }));
-        (root, done)
+        root_until(&self.directory, operations)
     }
 
     /// A provider on a machine that loses power.
@@ -255,19 +279,8 @@ impl GrubMachine {
 
     /// A provider; a step that was made to fail does so.
     pub(crate) fn agent(&self) -> GrubProvider<Programs> {
-        let failing = Arc::clone(&self.failing);
-        let root = Root::open(&self.directory).unwrap();
-        // A step that runs no program fails at its first write.
-        let root = root.with_fault(Arc::new(move |_| {
-            let mut failing = failing.lock().unwrap();
-            let by_program = [Some(ProviderStep::Keep), Some(ProviderStep::RollBack)];
-            match failing.is_some() && !by_program.contains(&failing) {
-                true => failing
-                    .take()
-                    .map(|_| std::io::ErrorKind::StorageFull.into()),
-                false => None,
-            }
-        }));
+        let by_program = &[ProviderStep::Keep, ProviderStep::RollBack];
+        let root = failing_root(&self.directory, &self.failing, by_program);
         let programs = Programs {
             directory: self.directory.clone(),
             failing: Arc::clone(&self.failing),

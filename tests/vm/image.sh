@@ -1,8 +1,9 @@
 #!/bin/bash
-# Builds a disk image and prints its path: image.sh [grub|ubuntu|systemd-boot].
+# Builds a disk image and prints its path: image.sh [grub|ubuntu|systemd-boot|ostree].
 #   grub          Debian with GRUB (BIOS)
 #   ubuntu        Ubuntu with GRUB (BIOS), which tries each boot without an initial RAM disk first, as cloud images do
 #   systemd-boot  Debian with systemd-boot (EFI)
+#   ostree        Debian as a deployment of OSTree, with GRUB (BIOS)
 #
 # The image is kept in a cache under a digest of this script, the list of
 # packages, the mirror and the ssh key, so a second call only prints the path.
@@ -18,7 +19,7 @@ umask 022
 
 kind=${1:-grub}
 suite=trixie mirror=http://deb.debian.org/debian kernel_package=linux-image-cloud-amd64
-loader=grub loader_packages=grub-pc tools= bootstrap=()
+loader=grub loader_packages=grub-pc initrd_package=initramfs-tools tools= bootstrap=()
 case $kind in
 grub) ;;
 ubuntu)
@@ -28,11 +29,14 @@ ubuntu)
 systemd-boot)
     loader=systemd-boot loader_packages="systemd-boot systemd-boot-efi" tools="mkfs.vfat mcopy mmd"
     ;;
-*) echo "usage: image.sh [grub|ubuntu|systemd-boot]" >&2; exit 64 ;;
+ostree)
+    loader_packages="grub-pc ostree ostree-boot" initrd_package=dracut
+    ;;
+*) echo "usage: image.sh [grub|ubuntu|systemd-boot|ostree]" >&2; exit 64 ;;
 esac
 mirror=${MACHINIST_VM_MIRROR:-$mirror}
 packages="$kernel_package $loader_packages systemd-sysv dbus openssh-server udev
-    iproute2 initramfs-tools kmod e2fsprogs ${MACHINIST_VM_PACKAGES:-}"
+    iproute2 $initrd_package kmod e2fsprogs ${MACHINIST_VM_PACKAGES:-}"
 # Debian does not have Ubuntu's keys.
 keyring=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
 keyring_sha256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
@@ -94,7 +98,7 @@ install -d -m 700 "$files/root" "$files/root/.ssh"
 put 600 root/.ssh/authorized_keys <"$key.pub"
 put 644 etc/hostname <<<vm
 put 644 etc/hosts <<<'127.0.0.1 localhost vm'
-put 644 etc/fstab <<<'LABEL=root / ext4 errors=remount-ro 0 1'
+[ "$kind" = ostree ] || put 644 etc/fstab <<<'LABEL=root / ext4 errors=remount-ro 0 1'
 if [ "$loader" = systemd-boot ]; then
     echo 'LABEL=ESP /efi vfat umask=0077 0 2' >>"$files/etc/fstab"
     mkdir "$files/efi"
@@ -104,11 +108,11 @@ if [ "$loader" = systemd-boot ]; then
 fi
 
 # An emulated processor unpacks slowly, so the ramdisk holds only what is needed.
-put 644 etc/initramfs-tools/conf.d/vm <<END
+[ "$kind" = ostree ] || put 644 etc/initramfs-tools/conf.d/vm <<END
 MODULES=list
 COMPRESS=gzip
 END
-put 644 usr/share/initramfs-tools/modules.d/vm <<END
+[ "$kind" = ostree ] || put 644 usr/share/initramfs-tools/modules.d/vm <<END
 virtio_pci
 virtio_blk
 ext4
@@ -166,17 +170,65 @@ StandardOutput=tty
 StandardError=tty
 TTYPath=/dev/ttyS0
 END
-[ "$loader" != grub ] || put 755 usr/local/sbin/vm-finish <<'END'
+if [ "$kind" = ostree ]; then
+    # libostree writes the menu when the arguments change.
+    make_menu='ostree config --repo=/ostree/repo set sysroot.bootloader grub2
+ostree config --repo=/ostree/repo set sysroot.bootprefix true
+ln -s ../loader/grub.cfg /boot/grub/grub.cfg
+grub-editenv /boot/grub/grubenv create
+ostree admin instutil set-kargs --merge machinist.image=1'
+else
+    make_menu=update-grub
+fi
+[ "$loader" != grub ] || put 755 usr/local/sbin/vm-finish <<END
 #!/bin/sh
 set -e
 grub-install --target=i386-pc /dev/vda
-update-grub
+$make_menu
 rm -f /etc/systemd/system/vm-finish.service /usr/local/sbin/vm-finish
 # An empty file makes every copy of the image choose an identity of its own.
 : >/etc/machine-id
 rm -rf /var/log/journal/* /var/lib/systemd/random-seed
 sync
 echo VM-IMAGE-READY
+END
+
+# Makes a repository with this system as its commit, and a deployment of it. Runs in the system that has the programs.
+[ "$kind" != ostree ] || put 755 build/build-ostree <<'END'
+#!/bin/sh
+set -e
+export OSTREE_SYSROOT_DEBUG=mutable-deployments
+tree=/build/tree sysroot=/build/sysroot
+version=$(ls /lib/modules)
+dracut --quiet --force --gzip --no-hostonly --add ostree --add-drivers 'virtio_pci virtio_blk ext4' \
+    --kver "$version" "/usr/lib/modules/$version/initramfs.img"
+cp "/boot/vmlinuz-$version" "/usr/lib/modules/$version/vmlinuz"
+mkdir -p "$tree" "$sysroot"
+tar -C / --one-file-system --exclude=./build --exclude='./boot/*' --exclude='./proc/*' --exclude='./sys/*' \
+    --exclude='./dev/*' --exclude='./run/*' --exclude='./tmp/*' -c . | tar -C "$tree" -x
+cd "$tree"
+mv etc usr/etc
+: >usr/etc/machine-id
+mkdir -p sysroot
+for move in home:home root:roothome opt:opt srv:srv mnt:mnt usr/local:usrlocal; do
+    from=${move%:*} to=var/${move#*:}
+    mkdir -p "$to"
+    [ ! -d "$from" ] || { cp -a "$from/." "$to/"; rm -rf "$from"; }
+    case $from in
+    */*) ln -s "../$to" "$from" ;;
+    *) ln -s "$to" "$from" ;;
+    esac
+done
+chmod 700 var/roothome
+ln -s sysroot/ostree ostree
+ostree admin init-fs --modern "$sysroot"
+ostree admin --sysroot="$sysroot" os-init debian
+ostree --repo="$sysroot/ostree/repo" commit --branch=debian/vm --add-metadata-string=version=1 "$tree"
+ostree admin --sysroot="$sysroot" deploy --os=debian --karg=root=LABEL=root --karg=rw \
+    --karg=console=ttyS0,115200 debian/vm
+# The commit has the beginning of /var, which belongs to the machine.
+cp -a "$tree/var/." "$sysroot/ostree/deploy/debian/var/"
+rm -rf "$tree"
 END
 
 if [ "$kind" = ubuntu ]; then
@@ -187,6 +239,8 @@ if [ "$kind" = ubuntu ]; then
         --setup-hook=/usr/share/mmdebstrap/hooks/merged-usr/setup00.sh)
 fi
 
+build=()
+[ "$kind" != ostree ] || build=(--customize-hook='chroot "$1" /build/build-ostree')
 say "installing packages"
 mmdebstrap --quiet --variant=minbase "${bootstrap[@]}" --include="$(echo "$list" | paste -sd,)" \
     --dpkgopt='path-exclude=/usr/share/doc/*' \
@@ -199,8 +253,10 @@ mmdebstrap --quiet --variant=minbase "${bootstrap[@]}" --include="$(echo "$list"
     --customize-hook='chroot "$1" systemctl mask getty@tty1.service \
         serial-getty@ttyS0.service apt-daily.timer apt-daily-upgrade.timer \
         dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer' \
-    "$suite" "$work/root" "$mirror" >&2
+    "${build[@]}" "$suite" "$work/root" "$mirror" >&2
 : >"$work/root/etc/machine-id"
+tree=$work/root
+[ "$kind" != ostree ] || tree=$work/root/build/sysroot
 tree_done=$SECONDS
 say "the packages took $((tree_done - begin)) s"
 
@@ -217,7 +273,7 @@ sgdisk --clear --new="1:2048:$((start - 1))" --typecode="1:$type" --change-name=
     --new="2:$start:$((sectors - 2049))" --typecode=2:8300 --change-name=2:root \
     --partition-guid="2:$root_partition" "$disk" >/dev/null
 # GRUB could not read a file system that has its checksum seed in the superblock.
-mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$work/root" \
+mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$tree" \
     -E "offset=$((start * 512)),lazy_itable_init=0,lazy_journal_init=0,nodiscard" \
     "$disk" "$(((sectors - 2048 - start) / 2))k"
 disk_done=$SECONDS
@@ -252,13 +308,19 @@ END
 # It may skip every flush to the disk, because a failed build is thrown away. Ubuntu's kernel crashes on the emulated
 # instruction cmpxchg16b of qemu 7.2.
 install_grub() {
-    local serial=$work/serial.log
+    local serial=$work/serial.log arguments='root=LABEL=root rw' entry
+    local kernel=$work/root/boot/vmlinuz-* initrd=$work/root/boot/initrd.img-*
+    if [ "$kind" = ostree ]; then
+        kernel=$tree/boot/ostree/*/vmlinuz-* initrd=$tree/boot/ostree/*/initramfs-*
+        entry=$(sed -n 's/^options //p' "$tree"/boot/loader/entries/ostree-1*.conf)
+        arguments="rw $entry"
+    fi
     timeout "$finish_timeout" qemu-system-x86_64 -accel tcg,tb-size=64 -cpu qemu64,-cx16 -m "$memory_mib" -smp 1 \
         -nodefaults -no-user-config -display none -no-reboot -nic none \
         -serial "file:$serial" -device virtio-rng-pci \
         -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
-        -kernel "$work"/root/boot/vmlinuz-* -initrd "$work"/root/boot/initrd.img-* \
-        -append 'root=LABEL=root rw console=ttyS0,115200 panic=5 systemd.unit=vm-finish.service' \
+        -kernel $kernel -initrd $initrd \
+        -append "$arguments console=ttyS0,115200 panic=5 systemd.unit=vm-finish.service" \
         >&2 || say "qemu ended with status $?"
     if ! grep -aq VM-IMAGE-READY "$serial"; then
         tail -n 40 "$serial" >&2

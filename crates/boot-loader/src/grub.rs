@@ -15,7 +15,7 @@ mod test_command;
 mod words;
 
 pub use self::{
-    arguments::{ArgumentFault, default_file, kernel_command_line, script_words},
+    arguments::{ArgumentFault, default_file, kernel_command_line, script_word_list, script_words},
     boot::{BootError, GrubFiles, KernelBoot},
     environment_block::{BlockError, EnvironmentBlock},
     evaluation::SimulatedGrub,

@@ -47,9 +47,15 @@ fn content(argument: &KernelArgument) -> Result<String, ArgumentFault> {
 pub fn script_words(
     arguments: &KernelCommandLine,
 ) -> Result<String, (KernelArgument, ArgumentFault)> {
+    Ok(script_word_list(arguments)?.join(" "))
+}
+
+/// The arguments as words of a GRUB script, one by one.
+pub fn script_word_list(
+    arguments: &KernelCommandLine,
+) -> Result<Vec<String>, (KernelArgument, ArgumentFault)> {
     let words = in_order(arguments)?;
-    let words = words.iter().map(|content| quote(content));
-    Ok(words.collect::<Vec<String>>().join(" "))
+    Ok(words.iter().map(|content| quote(content)).collect())
 }
 
 /// The content of each argument, with the separator before those for init.

@@ -73,6 +73,10 @@ pub enum ProviderObstacle {
     UnifiedKernelImage,
     /// The default entry of systemd-boot is not as kernel-install writes it.
     UnusualBootEntry,
+    /// ostree cannot unlock a staged deployment.
+    OldOstree,
+    /// The menu of GRUB is not the one that libostree writes.
+    OtherMenu,
 }
 
 impl fmt::Display for ProviderObstacle {
@@ -100,6 +104,12 @@ impl fmt::Display for ProviderObstacle {
             }
             Self::UnusualBootEntry => {
                 "the default entry of systemd-boot is unreadable or has no linux, sort-key or version"
+            }
+            Self::OldOstree => {
+                "ostree is older than version 2023.8 (no ostree admin lock-finalization)"
+            }
+            Self::OtherMenu => {
+                "GRUB's menu does not have the deployments in /boot/loader/entries, or is unreadable"
             }
             Self::Kexec => "reboots bypass the boot loader (LOAD_KEXEC=true in /etc/default/kexec)",
         })

@@ -59,8 +59,8 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// A deployment of a host with packages, which is defined by its kernel arguments.
-    pub(super) fn of_packages(id: String, kernel_arguments: KernelCommandLine) -> Self {
+    /// A deployment of which only the kernel arguments can be changed.
+    pub(super) fn of_arguments(id: impl Into<String>, kernel_arguments: KernelCommandLine) -> Self {
         Self {
             id: DeploymentId::new(id),
             image: None,

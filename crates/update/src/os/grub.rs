@@ -5,6 +5,7 @@
 //! which grub-mkconfig writes beside the present one, and which replaces that only after a simulated boot of it had the
 //! arguments. update-grub is not called: it truncates grub.cfg and writes it without a sync.
 
+mod changed_files;
 mod error;
 mod host_files;
 mod new_entry;
@@ -14,20 +15,20 @@ mod trial_entry;
 
 use std::{fmt, time::Duration};
 
-use self::{
+pub(super) use self::{
+    changed_files::ChangedFiles,
     error::GrubError,
     host_files::HostFiles,
-    new_entry::NewEntry,
-    obstacles::{grub_mkconfig, real_path},
-    state::{
-        DEFAULT_FILE, GrubState, NEXT_ENTRY, PREFIX, block_with_next, boot, has_arguments,
-        in_prefix, own_arguments, path,
-    },
-    trial_entry::{staged_id, with_block},
-};
-pub(super) use self::{
     new_entry::check,
-    obstacles::{loads_kexec, mount_of, mounts, obstacle},
+    obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
+    state::{NEXT_ENTRY, PREFIX, block_with_next, in_prefix},
+    trial_entry::with_block,
+};
+use self::{
+    new_entry::NewEntry,
+    obstacles::grub_mkconfig,
+    state::{DEFAULT_FILE, GrubState, boot, has_arguments, own_arguments, path},
+    trial_entry::staged_id,
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
@@ -72,16 +73,8 @@ impl<C: HostCommand> GrubProvider<C> {
         Self { root, commands }
     }
 
-    /// Replaces a file. It keeps its mode; a new one has this mode.
     fn replace(&self, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
-        // A link stays, and its target is replaced.
-        let at = path(at)?;
-        let at = real_path(&self.root, &at).unwrap_or(at);
-        let mode = self.root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
-        if let Some(parent) = at.parent() {
-            self.root.make_dirs(&parent, 0o755)?;
-        }
-        Ok(self.root.replace(&at, text.as_bytes(), mode)?)
+        changed_files::replace(&self.root, at, text, mode)
     }
 
     fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {

@@ -16,6 +16,7 @@ mod host_command;
 mod host_detection;
 mod kept_arguments;
 mod kernel_arguments;
+mod ostree;
 mod provider;
 mod systemd_boot;
 mod trial_arguments;
@@ -28,6 +29,7 @@ pub use self::{
     host_command::HostCommand,
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
+    ostree::OstreeProvider,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
     systemd_boot::SystemdBootProvider,
 };
@@ -40,16 +42,38 @@ use std::sync::Arc;
 /// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
+/// The built-in providers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BuiltIn {
+    Grub,
+    SystemdBoot,
+    Ostree,
+}
+
+impl BuiltIn {
+    /// The provider for a kind of host; `None` if there is none.
+    fn of(host: HostKind, root: &Root) -> Option<Self> {
+        match host {
+            HostKind::Packages if systemd_boot::is_booted(root) => Some(Self::SystemdBoot),
+            HostKind::Packages => Some(Self::Grub),
+            HostKind::Ostree => Some(Self::Ostree),
+            HostKind::Unknown | HostKind::RpmOstree | HostKind::Bootc => None,
+        }
+    }
+}
+
 /// Returns what can be changed in the operating system below `root`. This and [`provider`] are the only places that
 /// decide it. An offline root has no boot loader that runs, so nothing can be changed there.
 pub fn capabilities(root: &Root) -> OsCapabilities {
     let none = OsCapabilities::without_provider(host_kind(root));
-    if none.host != HostKind::Packages || !root.is_live() {
+    if !root.is_live() {
         return none;
     }
-    let (obstacle, capabilities) = match systemd_boot::is_booted(root) {
-        true => (systemd_boot::obstacle(root), systemd_boot::CAPABILITIES),
-        false => (grub::obstacle(root), grub::CAPABILITIES),
+    let (obstacle, capabilities) = match BuiltIn::of(none.host, root) {
+        Some(BuiltIn::SystemdBoot) => (systemd_boot::obstacle(root), systemd_boot::CAPABILITIES),
+        Some(BuiltIn::Grub) => (grub::obstacle(root), grub::CAPABILITIES),
+        Some(BuiltIn::Ostree) => (ostree::obstacle(root), ostree::CAPABILITIES),
+        None => return none,
     };
     match obstacle {
         None => capabilities,
@@ -60,13 +84,14 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
 /// Returns why the deployment of a plan cannot be staged on this host, which the plan must know before the node is
 /// drained.
 pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Refusal> {
-    if can.host != HostKind::Packages || !can.has_provider() {
+    if !can.has_provider() {
         return None;
     }
     let wanted = update.clone().into();
-    let checked = match systemd_boot::is_booted(root) {
-        true => systemd_boot::check(root, &wanted),
-        false => grub::check(root, &wanted),
+    let checked = match BuiltIn::of(can.host, root)? {
+        BuiltIn::SystemdBoot => systemd_boot::check(root, &wanted),
+        BuiltIn::Grub => grub::check(root, &wanted),
+        BuiltIn::Ostree => ostree::check(root, &wanted),
     };
     let error = checked.err()?;
     // Another program may be writing the boot loader's files.
@@ -102,11 +127,14 @@ pub async fn discard_staged(provider: &dyn OsProvider) -> Result<(), OsError> {
 
 /// Returns the built-in provider of the host below `root`; `None` if it has none.
 pub fn provider(root: &Root, commands: impl HostCommand) -> Option<Arc<dyn OsProvider>> {
-    if !capabilities(root).has_provider() {
+    let can = capabilities(root);
+    if !can.has_provider() {
         return None;
     }
-    Some(match systemd_boot::is_booted(root) {
-        true => Arc::new(SystemdBootProvider::new(root.clone(), commands)),
-        false => Arc::new(GrubProvider::new(root.clone(), commands)),
+    let root = root.clone();
+    Some(match BuiltIn::of(can.host, &root)? {
+        BuiltIn::SystemdBoot => Arc::new(SystemdBootProvider::new(root, commands)),
+        BuiltIn::Grub => Arc::new(GrubProvider::new(root, commands)),
+        BuiltIn::Ostree => Arc::new(OstreeProvider::new(root, commands)),
     })
 }

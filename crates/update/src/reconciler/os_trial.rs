@@ -4,7 +4,7 @@
 //! reboot. The boot decides: a trial that was entered is judged like every boot and then kept; one that never reached
 //! userspace has made the boot loader return to the previous deployment; and a boot of a locked deployment is no attempt.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
@@ -25,7 +25,7 @@ const MAX_OBSERVATIONS: u32 = 5;
 /// Delay between two of them.
 const OBSERVATION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Number of reboots without the boot loader after which the update fails.
+/// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,12 @@ struct BootFailedError;
 struct LoaderBypassedError;
 
 #[derive(Debug, thiserror::Error)]
+#[error(
+    "the machine went down before the new deployment was finalized, so that no boot has tried it"
+)]
+struct NotFinalizedError;
+
+#[derive(Debug, thiserror::Error)]
 #[error("the staged deployment cannot be changed: no provider on this host")]
 struct NoProviderError;
 
@@ -50,7 +56,7 @@ struct NotKeptError(String);
 
 /// A failure in a step of the provider.
 struct StepFailure {
-    error: Box<dyn std::error::Error + Send + Sync>,
+    error: Box<dyn Error + Send + Sync>,
     reason: Reason,
     retryable: bool,
 }
@@ -211,14 +217,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         deployments: &Deployments,
     ) -> Result<Option<PhaseEffect>, UpdateError> {
         let staged = deployments.staged.as_ref();
-        let is_unlocked = staged.is_some_and(|staged| {
-            staged.deployment.id.as_str() == trial.deployment && !staged.locked
-        });
+        let staged = staged.filter(|staged| staged.deployment.id.as_str() == trial.deployment);
+        let not_tried: Option<(&(dyn Error + Send + Sync), Reason)> = match staged {
+            Some(staged) if staged.locked => None,
+            Some(_) => Some((&LoaderBypassedError, Reason::LoaderBypassed)),
+            None => Some((&NotFinalizedError, Reason::OSStepFailed)),
+        };
         if trial.state == OsTrialState::Staged {
             tracing::info!(
                 "another program rebooted the machine; the new deployment is not tried yet"
             );
-        } else if trial.state == OsTrialState::Armed && is_unlocked {
+        } else if let Some((error, reason)) = not_tried
+            && trial.state == OsTrialState::Armed
+        {
             self.uncount_boot();
             self.lock_deployment().await?;
             let bypassed = trial.bypassed + 1;
@@ -226,10 +237,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 trial.bypassed = bypassed;
             }
             if bypassed >= MAX_BYPASSED_REBOOTS {
-                self.record_failure(&LoaderBypassedError, Reason::LoaderBypassed, false);
+                self.record_failure(error, reason, false);
                 return Ok(self.fail_trial());
             }
-            tracing::warn!(reason = %Reason::LoaderBypassed, "{LoaderBypassedError}");
+            tracing::warn!(%reason, "{error}");
         } else {
             let boots = self.counted_boots();
             if boots >= self.boot_attempts() {

@@ -10,7 +10,7 @@ use machinist_rootfs::RootError;
 
 /// Why GRUB's configuration does not allow a step.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GrubError {
+pub(in crate::os) enum GrubError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error("GRUB's configuration cannot be used")]

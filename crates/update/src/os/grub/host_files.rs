@@ -10,14 +10,15 @@ use machinist_rootfs::{FileKind, Root};
 pub(super) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
 /// The files of the host, some of them replaced by planned texts.
-pub(super) struct HostFiles<'r> {
+#[derive(Clone)]
+pub(in crate::os) struct HostFiles<'r> {
     root: &'r Root,
     /// Planned texts by path; `None` for a file that is removed.
     planned: BTreeMap<String, Option<String>>,
 }
 
 impl<'r> HostFiles<'r> {
-    pub(super) const fn new(root: &'r Root) -> Self {
+    pub(in crate::os) const fn new(root: &'r Root) -> Self {
         Self {
             root,
             planned: BTreeMap::new(),
@@ -25,24 +26,44 @@ impl<'r> HostFiles<'r> {
     }
 
     /// The files with this text in place of that at `path`.
-    pub(super) fn with(mut self, path: &str, text: Option<String>) -> Self {
+    pub(in crate::os) fn with(mut self, path: &str, text: Option<String>) -> Self {
         self.planned.insert(path.to_owned(), text);
         self
     }
 
+    /// The planned text of a file; the outer `None` if it is not planned.
+    fn planned(&self, path: &str) -> Option<&Option<String>> {
+        self.planned.get(&without_parents(path))
+    }
+
     /// The paths at which a file may be: where /boot is a file system of its own, GRUB's paths begin there.
     fn places(path: &str) -> impl Iterator<Item = AbsPath> {
+        let path = without_parents(path);
         let in_boot = format!("/boot{path}");
-        let places = [path.to_owned(), in_boot];
+        let places = [path, in_boot];
         places
             .into_iter()
             .filter_map(|path| AbsPath::new(path).ok())
     }
 }
 
+/// The path without components `..`.
+fn without_parents(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        match part {
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
 impl GrubFiles for HostFiles<'_> {
     fn text(&self, path: &str) -> Option<String> {
-        if let Some(planned) = self.planned.get(path) {
+        if let Some(planned) = self.planned(path) {
             return planned.clone();
         }
         let mut texts = Self::places(path).map(|path| self.root.read(&path, MAX_CONFIG_BYTES));
@@ -51,7 +72,7 @@ impl GrubFiles for HostFiles<'_> {
     }
 
     fn size(&self, path: &str) -> Option<u64> {
-        if let Some(planned) = self.planned.get(path) {
+        if let Some(planned) = self.planned(path) {
             return planned.as_ref().map(|text| text.len() as u64);
         }
         let mut stats = Self::places(path).filter_map(|path| {

@@ -32,9 +32,14 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if !is_there(root, &in_prefix("grub.cfg")) {
         return Some(ProviderObstacle::NoGrub);
     }
-    if grub_mkconfig(root).is_none() {
-        return Some(ProviderObstacle::NoGrubMkconfig);
+    match grub_mkconfig(root) {
+        None => Some(ProviderObstacle::NoGrubMkconfig),
+        Some(_) => loader_obstacle(root),
     }
+}
+
+/// Returns why GRUB cannot try a deployment, whatever writes its configuration.
+pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
     let running = text(root, "/proc/cmdline", MAX_COMMAND_LINE_BYTES);
     let running = KernelCommandLine::parse(&running);
     if !running.iter().any(|one| one.name() == "BOOT_IMAGE") {
@@ -115,7 +120,7 @@ fn is_plain(root: &Root, directory: &AbsPath) -> bool {
 }
 
 /// Returns the path to which the links lead, also the last one.
-pub(super) fn real_path(root: &Root, path: &AbsPath) -> Option<AbsPath> {
+pub(in crate::os) fn real_path(root: &Root, path: &AbsPath) -> Option<AbsPath> {
     // The last component of a canonical path may be a link.
     let below = path.join("x").ok()?;
     root.canonical(&below).ok()?.parent()

@@ -1,9 +1,7 @@
 //! Reads the deployments from GRUB's files.
 
 use super::{
-    error::GrubError,
-    host_files::{HostFiles, MAX_CONFIG_BYTES},
-    trial_entry::{has_broken_block, staged_id},
+    changed_files::ChangedFiles, error::GrubError, host_files::HostFiles, trial_entry::staged_id,
 };
 use crate::os::{
     Deployment, MAX_COMMAND_LINE_BYTES, StagedDeployment,
@@ -18,21 +16,24 @@ use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
 /// The directory of GRUB's configuration.
-pub(super) const PREFIX: &str = "/boot/grub";
+pub(in crate::os) const PREFIX: &str = "/boot/grub";
 
 /// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
 /// `kdump-tools.cfg`, which may set the variable again.
 pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 
 /// The variable that names the entry of the next boot.
-pub(super) const NEXT_ENTRY: &str = "next_entry";
+pub(in crate::os) const NEXT_ENTRY: &str = "next_entry";
 
 /// Variables with which Ubuntu's grub.cfg repeats a boot that failed without an initial RAM disk, instead of entering
 /// `next_entry`. A successful boot unsets them (grub-initrd-fallback.service).
 const FAILED_BOOT: [&str; 2] = ["initrdfail", "prev_entry"];
 
 /// The environment block with another entry for the next boot.
-pub(super) fn block_with_next(block: &EnvironmentBlock, id: Option<&str>) -> EnvironmentBlock {
+pub(in crate::os) fn block_with_next(
+    block: &EnvironmentBlock,
+    id: Option<&str>,
+) -> EnvironmentBlock {
     let mut block = block.clone();
     match id {
         Some(id) => block.set(NEXT_ENTRY, id),
@@ -58,7 +59,7 @@ pub(super) struct GrubState {
     pub(super) custom: String,
 }
 
-pub(super) fn in_prefix(name: &str) -> String {
+pub(in crate::os) fn in_prefix(name: &str) -> String {
     format!("{PREFIX}/{name}")
 }
 
@@ -66,28 +67,10 @@ pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
     AbsPath::new(path).map_err(|_| GrubError::Boot(BootError::Missing(path.to_owned())))
 }
 
-/// Reads a file that machinist changes, and that must not lose anything: empty only if it does not exist.
-fn own_text(root: &Root, name: &str) -> Result<String, GrubError> {
-    let path = path(&in_prefix(name))?;
-    match root.read(&path, MAX_CONFIG_BYTES) {
-        Ok(bytes) => String::from_utf8(bytes).map_err(|_| GrubError::NotUtf8(path)),
-        Err(error) if error.is_not_found() => Ok(String::new()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 impl GrubState {
     pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
         let files = HostFiles::new(root);
-        let block = own_text(root, "grubenv")?;
-        let custom = own_text(root, "custom.cfg")?;
-        if has_broken_block(&custom) {
-            return Err(GrubError::BrokenBlock);
-        }
-        let block = match block.is_empty() {
-            true => EnvironmentBlock::default(),
-            false => EnvironmentBlock::parse(&block).map_err(BootError::from)?,
-        };
+        let ChangedFiles { block, custom } = ChangedFiles::read(root)?;
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
         let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
         let selected = boot(&files.with_default(&block)?)?;
@@ -109,12 +92,12 @@ impl GrubState {
 
     pub(super) fn selected(&self) -> Deployment {
         let arguments = self.selected.arguments();
-        Deployment::of_packages(id_of(&arguments), arguments)
+        Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
     pub(super) fn booted(&self) -> Deployment {
         let (arguments, _) = without_trial(&self.booted);
-        Deployment::of_packages(id_of(&arguments), arguments)
+        Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
     /// The arguments of the selected deployment that the host sets itself.
@@ -128,7 +111,7 @@ impl GrubState {
 
     pub(super) fn previous(&self) -> Option<Deployment> {
         let arguments = joined(self.host.as_ref()?, self.kept.previous.as_ref()?);
-        Some(Deployment::of_packages(id_of(&arguments), arguments))
+        Some(Deployment::of_arguments(id_of(&arguments), arguments))
     }
 
     pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {
@@ -138,7 +121,7 @@ impl GrubState {
         let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
         let (arguments, _) = without_trial(&boot.arguments());
         Some(StagedDeployment {
-            deployment: Deployment::of_packages(id.to_owned(), arguments),
+            deployment: Deployment::of_arguments(id.to_owned(), arguments),
             locked: self.block.get(NEXT_ENTRY) != Some(id),
         })
     }
@@ -146,7 +129,7 @@ impl GrubState {
 
 impl<'r> HostFiles<'r> {
     /// The files with this environment block.
-    pub(super) fn with_block(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
+    pub(in crate::os) fn with_block(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
         Ok(self.with(&in_prefix("grubenv"), Some(text)))
     }

@@ -48,7 +48,7 @@ pub(super) fn entry(
 }
 
 /// The text of custom.cfg with this entry in machinist's block, or without a block. Everything else stays.
-pub(super) fn with_block(custom: &str, entry: Option<&str>) -> String {
+pub(in crate::os) fn with_block(custom: &str, entry: Option<&str>) -> String {
     let mut text = String::new();
     let mut inside = false;
     for line in custom.split_inclusive('\n') {

@@ -74,17 +74,17 @@ impl SystemdBootState {
 
     pub(super) fn selected(&self) -> Deployment {
         let arguments = KernelCommandLine::parse(&self.default.options);
-        Deployment::of_packages(id_of(&arguments), arguments)
+        Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
     pub(super) fn booted(&self) -> Deployment {
         let (arguments, _) = without_trial(&self.booted);
-        Deployment::of_packages(id_of(&arguments), arguments)
+        Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
     pub(super) fn previous(&self) -> Option<Deployment> {
         let arguments = joined(&self.host, self.kept.previous.as_ref()?);
-        Some(Deployment::of_packages(id_of(&arguments), arguments))
+        Some(Deployment::of_arguments(id_of(&arguments), arguments))
     }
 
     /// The arguments of a boot that follow those of the host.
@@ -128,7 +128,7 @@ impl SystemdBootState {
     pub(super) fn staged(&self) -> Option<StagedDeployment> {
         let arguments = self.staged_arguments()?;
         Some(StagedDeployment {
-            deployment: Deployment::of_packages(id_of(&arguments), arguments),
+            deployment: Deployment::of_arguments(id_of(&arguments), arguments),
             locked: !self.is_unlocked(),
         })
     }

@@ -1,0 +1,75 @@
+//! The files of GRUB that machinist changes in place: the environment block and custom.cfg.
+
+use super::{
+    error::GrubError,
+    host_files::MAX_CONFIG_BYTES,
+    obstacles::real_path,
+    state::{in_prefix, path},
+    trial_entry::has_broken_block,
+};
+use machinist_boot_loader::grub::{BootError, EnvironmentBlock};
+use machinist_rootfs::Root;
+
+const ENVIRONMENT_BLOCK: &str = "grubenv";
+const CUSTOM_CONFIG: &str = "custom.cfg";
+
+/// The texts of the files.
+pub(in crate::os) struct ChangedFiles {
+    pub(in crate::os) block: EnvironmentBlock,
+    pub(in crate::os) custom: String,
+}
+
+impl ChangedFiles {
+    pub(in crate::os) fn read(root: &Root) -> Result<Self, GrubError> {
+        let block = read_text(root, ENVIRONMENT_BLOCK)?;
+        let custom = read_text(root, CUSTOM_CONFIG)?;
+        if has_broken_block(&custom) {
+            return Err(GrubError::BrokenBlock);
+        }
+        let block = match block.is_empty() {
+            true => EnvironmentBlock::default(),
+            false => EnvironmentBlock::parse(&block).map_err(BootError::from)?,
+        };
+        Ok(Self { block, custom })
+    }
+
+    /// Writes the environment block.
+    pub(in crate::os) fn write_block(
+        &self,
+        root: &Root,
+        block: &EnvironmentBlock,
+    ) -> Result<(), GrubError> {
+        let text = block.to_text().map_err(BootError::from)?;
+        replace(root, &in_prefix(ENVIRONMENT_BLOCK), &text, 0o600)
+    }
+
+    /// Writes custom.cfg, if it differs.
+    pub(in crate::os) fn write_custom(&self, root: &Root, custom: &str) -> Result<(), GrubError> {
+        match custom == self.custom {
+            true => Ok(()),
+            false => replace(root, &in_prefix(CUSTOM_CONFIG), custom, 0o600),
+        }
+    }
+}
+
+/// Reads a file that must not lose anything: empty only if it does not exist.
+fn read_text(root: &Root, name: &str) -> Result<String, GrubError> {
+    let path = path(&in_prefix(name))?;
+    match root.read(&path, MAX_CONFIG_BYTES) {
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| GrubError::NotUtf8(path)),
+        Err(error) if error.is_not_found() => Ok(String::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces a file. It keeps its mode; a new one has this mode.
+pub(super) fn replace(root: &Root, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
+    // A link stays, and its target is replaced.
+    let at = path(at)?;
+    let at = real_path(root, &at).unwrap_or(at);
+    let mode = root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
+    if let Some(parent) = at.parent() {
+        root.make_dirs(&parent, 0o755)?;
+    }
+    Ok(root.replace(&at, text.as_bytes(), mode)?)
+}

@@ -1,0 +1,299 @@
+//! Changes the kernel arguments of a host with OSTree and GRUB.
+//!
+//! `ostree admin` stages a deployment of the running commit with other arguments. libostree finalizes it at shutdown,
+//! unless it is locked: it merges /etc and makes the deployment the first of GRUB's menu, which every boot enters.
+//! Commands in custom.cfg make it a trial. In the first boot of the new menu GRUB notes in its environment block that it
+//! has entered the deployment, and from then on it enters the second one, which ran before. Once the deployment is kept,
+//! the note goes. Commits and the directories of deployments are libostree's, which `ostree admin` changes.
+
+mod boot_entries;
+mod error;
+mod new_deployment;
+mod obstacles;
+mod staged;
+mod state;
+mod trial_block;
+
+use std::{fmt, time::Duration};
+
+use self::{
+    error::OstreeError,
+    new_deployment::{NewDeployment, argument_words},
+    staged::Staged,
+    state::OstreeState,
+    trial_block::{NOT_FINALIZED, NOT_REMOVED, TrialState, custom_config},
+};
+pub(super) use self::{new_deployment::check, obstacles::obstacle};
+use super::{
+    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
+    ProviderStep,
+    grub::{ChangedFiles, NEXT_ENTRY},
+    trial_arguments::without_trial,
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_rootfs::Root;
+
+/// What the provider can change.
+pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
+    kernel_arguments: true,
+    ..OsCapabilities::without_provider(HostKind::Ostree)
+};
+
+/// The program that changes deployments.
+const OSTREE: &str = "/usr/bin/ostree";
+
+/// Time limit of a command that writes a new menu: libostree synchronizes file systems and runs grub-mkconfig, which
+/// needs 12 s on an emulated machine.
+const MENU_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// The provider of hosts with OSTree and GRUB, without rpm-ostree and bootc.
+pub struct OstreeProvider<C> {
+    root: Root,
+    commands: C,
+}
+
+impl<C> fmt::Debug for OstreeProvider<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OstreeProvider").finish_non_exhaustive()
+    }
+}
+
+impl<C: HostCommand> OstreeProvider<C> {
+    /// The provider of the host below `root`.
+    pub const fn new(root: Root, commands: C) -> Self {
+        Self { root, commands }
+    }
+
+    async fn admin(
+        &self,
+        command: &'static str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<(), OstreeError> {
+        let mut all = vec!["admin"];
+        all.extend(command.split(' '));
+        all.extend(arguments);
+        let done = self.commands.run(OSTREE, &all, limit).await;
+        done.map_err(|source| OstreeError::Command { command, source })
+    }
+
+    /// Writes which deployment of the menu GRUB enters.
+    fn set_trial(&self, state: &OstreeState, trial: TrialState) -> Result<(), OstreeError> {
+        let block = trial.written_to(&state.files.block);
+        Ok(state.files.write_block(&self.root, &block)?)
+    }
+
+    fn create_marker(&self, file: &str) -> Result<(), OstreeError> {
+        let Ok(path) = AbsPath::new(file) else {
+            return Ok(());
+        };
+        Ok(self.root.replace(&path, b"", 0o644)?)
+    }
+
+    fn remove_marker(&self, file: &str) -> Result<(), OstreeError> {
+        let Ok(path) = AbsPath::new(file) else {
+            return Ok(());
+        };
+        Ok(self.root.remove_file(&path)?)
+    }
+
+    /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
+    fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        self.set_trial(state, TrialState::None)?;
+        for file in [NOT_FINALIZED, NOT_REMOVED] {
+            self.remove_marker(file)?;
+        }
+        let custom = custom_config(&state.files.custom, false);
+        Ok(state.files.write_custom(&self.root, &custom)?)
+    }
+
+    /// Removes the staged deployment, and one that the machine has left.
+    async fn remove_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        if state.own_staged().is_some() {
+            // The staged one comes before those of the menu.
+            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+        }
+        if state.is_trial_left() {
+            self.create_marker(NOT_REMOVED)?;
+            self.set_trial(state, TrialState::Removed)?;
+            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+        }
+        match state.is_trial_booted() {
+            // The next boot still has to leave it.
+            true => Ok(()),
+            false => self.end_trial(state),
+        }
+    }
+
+    async fn lock_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        if state.own_staged().is_some_and(|staged| !staged.is_locked) {
+            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
+        }
+        match state.is_counting() {
+            true if state.is_trial_left() => self.set_trial(state, TrialState::Locked),
+            true => {
+                self.set_trial(state, TrialState::None)?;
+                self.remove_marker(NOT_FINALIZED)
+            }
+            false => Ok(()),
+        }
+    }
+
+    async fn stage_deployment(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<Option<DeploymentId>, OstreeError> {
+        let state = OstreeState::read(&self.root)?;
+        let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
+            self.remove_trial(&state).await?;
+            return Ok(None);
+        };
+        if let Some(staged) = new.staged {
+            return Ok(Some(staged));
+        }
+        // libostree unlocks a deployment that replaces a staged one.
+        self.remove_trial(&state).await?;
+        ChangedFiles::read(&self.root)?.write_custom(&self.root, &new.custom)?;
+        let arguments: Vec<&str> = new.command.iter().map(String::as_str).collect();
+        self.admin("deploy", &arguments, limit).await?;
+        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
+        if !staged.is_locked {
+            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
+        }
+        new.check_staged(&staged)?;
+        Ok(Some(staged.id))
+    }
+
+    async fn unlock_staged(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        if let Some(requested) = state
+            .files
+            .block
+            .get(NEXT_ENTRY)
+            .filter(|id| !id.is_empty())
+        {
+            tracing::warn!(
+                "the next boot enters the new deployment and not {requested}, which was selected by grub-reboot"
+            );
+        }
+        self.create_marker(NOT_FINALIZED)?;
+        self.set_trial(state, TrialState::Unlocked)?;
+        match state.own_staged().is_some_and(|staged| staged.is_locked) {
+            true => {
+                self.admin("lock-finalization", &["--unlock"], MENU_TIMEOUT)
+                    .await
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the running deployment the first of the menu, without the arguments of the trial.
+    async fn keep_booted(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        self.select(state, state.booted).await?;
+        self.end_trial(&OstreeState::read(&self.root)?)
+    }
+
+    /// Makes a deployment the first of the menu, without the arguments of a trial.
+    async fn select(&self, state: &OstreeState, position: usize) -> Result<(), OstreeError> {
+        // It would be the first one, whose arguments the command changes.
+        state.refuse_foreign_staged()?;
+        if position != 0 {
+            let position = position.to_string();
+            self.admin("set-default", &[&position], MENU_TIMEOUT)
+                .await?;
+        }
+        let entry = &state.entries[position];
+        let (arguments, is_trial) = without_trial(&entry.arguments);
+        if is_trial {
+            let words = argument_words(&arguments)?;
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.admin("instutil set-kargs", &words, MENU_TIMEOUT)
+                .await?;
+        }
+        OstreeState::read(&self.root)?.check_first(&entry.id, &arguments)
+    }
+}
+
+#[async_trait::async_trait]
+impl<C: HostCommand> OsProvider for OstreeProvider<C> {
+    fn capabilities(&self) -> OsCapabilities {
+        CAPABILITIES
+    }
+
+    async fn observe(&self) -> Result<Deployments, OsError> {
+        let state = OstreeState::read(&self.root);
+        let state = state.map_err(|error| error.at(ProviderStep::Observe))?;
+        Ok(state.deployments())
+    }
+
+    async fn fetch(&self, _image: &ImageRef, _limit: Duration) -> Result<FetchedImage, OsError> {
+        Err(OstreeError::Unsupported.at(ProviderStep::Fetch))
+    }
+
+    async fn stage(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<Option<DeploymentId>, OsError> {
+        let staged = self.stage_deployment(wanted, limit).await;
+        staged.map_err(|error| error.at(ProviderStep::Stage))
+    }
+
+    /// A deployment that was finalized for an earlier boot has the /etc of that time, and is staged again.
+    async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::Unlock);
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        match state.own_staged() {
+            Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
+            _ => Err(missing(ProviderStep::Unlock, staged)),
+        }
+    }
+
+    async fn lock(&self) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::Lock);
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        self.lock_trial(&state).await.map_err(at)
+    }
+
+    async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::Keep);
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        if state.booted().id != *booted {
+            return Err(missing(ProviderStep::Keep, booted));
+        }
+        match state.selected == state.booted && !state.is_trial_first() {
+            true => Ok(()),
+            false => self.keep_booted(&state).await.map_err(at),
+        }
+    }
+
+    async fn discard(&self) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::Discard);
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        self.remove_trial(&state).await.map_err(at)
+    }
+
+    async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::RollBack);
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        let is_next = state.entries[state.selected].id == *to;
+        if !is_next && (state.position(to).is_none() || state.is_trial_booted()) {
+            return Err(missing(ProviderStep::RollBack, to));
+        }
+        self.remove_trial(&state).await.map_err(at)?;
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        match state.position(to) {
+            Some(at) if at == state.selected => Ok(()),
+            Some(position) => self.select(&state, position).await.map_err(at),
+            None => Err(missing(ProviderStep::RollBack, to)),
+        }
+    }
+}
+
+fn missing(step: ProviderStep, id: &DeploymentId) -> OsError {
+    OsError::DeploymentMissing {
+        step,
+        id: id.clone(),
+    }
+}

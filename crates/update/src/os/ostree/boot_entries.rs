@@ -1,0 +1,124 @@
+//! The boot entries that libostree writes, one for each finalized deployment.
+
+use super::error::OstreeError;
+use crate::os::{DeploymentId, grub::real_path};
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::{
+    grub::{GrubFiles, SimulatedGrub},
+    systemd_boot::MenuEntry,
+};
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::{DirEntry, Root};
+
+const DIRECTORY: &str = "/boot/loader/entries";
+
+/// The argument that selects a deployment.
+const OSTREE: &str = "ostree";
+
+/// Maximum length of an entry.
+const MAX_ENTRY_BYTES: u64 = 64 << 10;
+
+/// A finalized deployment.
+#[derive(Clone, Debug)]
+pub(super) struct BootEntry {
+    pub(super) id: DeploymentId,
+    /// The kernel arguments without the one that selects the deployment.
+    pub(super) arguments: KernelCommandLine,
+    /// The value of the argument that selects it.
+    selector: String,
+    /// The order of the menu: the highest number is the first.
+    version: u64,
+}
+
+/// Reads the entries in the order of the menu.
+pub(super) fn read(root: &Root) -> Result<Vec<BootEntry>, OstreeError> {
+    let Ok(directory) = AbsPath::new(DIRECTORY) else {
+        return Ok(Vec::new());
+    };
+    let mut entries = Vec::new();
+    for DirEntry { name, .. } in root.list(&directory)? {
+        let is_own = name.starts_with("ostree-") && name.ends_with(".conf");
+        let Some(file) = directory.join(&name).ok().filter(|_| is_own) else {
+            continue;
+        };
+        let text = root.read_text(&file, MAX_ENTRY_BYTES)?;
+        let entry = MenuEntry::parse(&name, &text, "");
+        entries.extend(entry.and_then(|entry| BootEntry::of(root, &entry)));
+    }
+    entries.sort_by_key(|entry| std::cmp::Reverse(entry.version));
+    Ok(entries)
+}
+
+impl BootEntry {
+    /// `None` if the directory of the deployment is missing.
+    fn of(root: &Root, entry: &MenuEntry) -> Option<Self> {
+        let all = kernel_arguments(&entry.options)?;
+        let (arguments, selector) = without_selector(&all);
+        let selector = selector?;
+        let directory = real_path(root, &AbsPath::new(&selector).ok()?)?;
+        Some(Self {
+            id: DeploymentId::new(directory.components().next_back()?),
+            arguments,
+            selector,
+            version: entry.version.as_deref()?.parse().ok()?,
+        })
+    }
+
+    /// Whether a boot with these arguments enters the deployment.
+    pub(super) fn is_selected_by(&self, all: &KernelCommandLine) -> bool {
+        without_selector(all).1.as_ref() == Some(&self.selector)
+    }
+}
+
+/// Splits the argument off that selects a deployment.
+pub(super) fn without_selector(all: &KernelCommandLine) -> (KernelCommandLine, Option<String>) {
+    let mut own = all.clone();
+    let selector = all.iter().rfind(|one| one.name() == OSTREE);
+    if let Some(selector) = selector {
+        own.remove_last(selector);
+    }
+    let value = selector.and_then(|one| one.value()).map(str::to_owned);
+    (own, value)
+}
+
+/// A configuration with one entry, whose arguments are a text of GRUB's script language.
+struct OneEntry(String);
+
+impl GrubFiles for OneEntry {
+    fn text(&self, path: &str) -> Option<String> {
+        (path == "/grub.cfg").then(|| self.0.clone())
+    }
+
+    fn size(&self, _path: &str) -> Option<u64> {
+        Some(1)
+    }
+
+    fn is_directory(&self, _path: &str) -> bool {
+        false
+    }
+}
+
+/// The arguments that the kernel gets from the options of an entry: libostree writes them into grub.cfg as they are, and
+/// GRUB expands them. `None` if they are no words of a script.
+pub(super) fn kernel_arguments(options: &str) -> Option<KernelCommandLine> {
+    let config = OneEntry(format!("menuentry x {{\nlinux /k {options}\n}}\n"));
+    let boot = SimulatedGrub::new(&config, "").boot().ok()?;
+    Some(boot.arguments())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machinist_boot_loader::grub::script_words;
+
+    #[test]
+    fn arguments_survive_the_script_language_of_grub() {
+        let hard = "a=$root b=a;b&c|d<e>f c=a#b d=*?[x]{y} \"e=a  $b\" f=\"c d\" g=`x` g=1 g=2 g=1";
+        let hard = KernelCommandLine::parse(hard);
+        let words = script_words(&hard).unwrap();
+        assert_eq!(kernel_arguments(&words), Some(hard));
+        let (own, selector) = without_selector(&KernelCommandLine::parse("a ostree=/x b"));
+        assert_eq!(own, KernelCommandLine::parse("a b"));
+        assert_eq!(selector.as_deref(), Some("/x"));
+    }
+}

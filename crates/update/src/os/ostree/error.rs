@@ -1,0 +1,86 @@
+//! Why the deployments of OSTree do not allow a step.
+
+use std::error::Error;
+
+use crate::os::{DeploymentId, OsError, ProviderStep, grub::GrubError};
+use machinist_boot_loader::grub::{ArgumentFault, BootError};
+use machinist_ignition::KernelArgument;
+use machinist_rootfs::RootError;
+
+/// Why the deployments of OSTree do not allow a step.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OstreeError {
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error(transparent)]
+    Grub(#[from] GrubError),
+    #[error("GRUB's configuration cannot be used")]
+    Boot(#[from] BootError),
+    #[error("kernel argument {argument}: {fault}")]
+    Argument {
+        argument: String,
+        fault: ArgumentFault,
+    },
+    #[error("the root file system is not a deployment of OSTree")]
+    NotBooted,
+    #[error("the boot entry of the running deployment {0} is missing in /boot/loader/entries")]
+    NoEntry(String),
+    #[error("/run/ostree/staged-deployment is unreadable: {0}")]
+    Staged(String),
+    #[error(
+        "another program has staged the deployment {0}: reboot into it, or remove it with \
+         ostree admin undeploy 0"
+    )]
+    ForeignStaged(DeploymentId),
+    #[error(
+        "the next boot enters another deployment than the running one, {0}: reboot into it, or \
+         select the running one with ostree admin set-default"
+    )]
+    ForeignDefault(DeploymentId),
+    #[error("ostree admin has staged nothing")]
+    NothingStaged,
+    #[error(
+        "after a boot into a new deployment that fails, GRUB would not select the previous one: \
+         grub.cfg does not source custom.cfg"
+    )]
+    NoCustomConfig,
+    #[error("the deployment would boot with {found:?} instead of {wanted:?}")]
+    OtherArguments { found: String, wanted: String },
+    #[error("only kernel arguments can be changed on this host")]
+    Unsupported,
+    #[error("with the arguments of the trial, the kernel would truncate the command line")]
+    TooLong,
+    #[error("ostree admin {command} failed")]
+    Command {
+        command: &'static str,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl OstreeError {
+    const fn is_retryable(&self) -> bool {
+        // Another program may hold OSTree's lock or write entries.
+        matches!(
+            self,
+            Self::Root(_) | Self::Boot(_) | Self::NoEntry(_) | Self::Command { .. }
+        )
+    }
+
+    pub(super) fn at(self, step: ProviderStep) -> OsError {
+        OsError::Failed {
+            step,
+            retryable: self.is_retryable(),
+            source: Box::new(self),
+        }
+    }
+}
+
+impl From<(KernelArgument, ArgumentFault)> for OstreeError {
+    fn from((argument, fault): (KernelArgument, ArgumentFault)) -> Self {
+        Self::Argument {
+            argument: argument.as_str().to_owned(),
+            fault,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What makes GRUB try a finalized deployment once: commands in custom.cfg, and a count in the environment block.
+
+use super::error::OstreeError;
+use crate::os::{
+    grub::{HostFiles, PREFIX, block_with_next, in_prefix, with_block},
+    trial_arguments::without_trial,
+};
+use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
+use machinist_ignition::KernelCommandLine;
+
+/// The variable of the environment block that holds the state of the trial.
+const TRIAL: &str = "machinist_trial";
+
+/// A file in the present directory /boot/loader. libostree exchanges that directory when it changes the menu, so that
+/// the file is missing in the same moment in which the new deployment becomes the first of the menu.
+pub(super) const NOT_FINALIZED: &str = "/boot/loader/machinist-not-finalized";
+
+/// A file in the present directory /boot/loader, which is missing once the first deployment of the menu is removed.
+pub(super) const NOT_REMOVED: &str = "/boot/loader/machinist-not-removed";
+
+/// Which deployment of the menu GRUB enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TrialState {
+    /// The first one: there is no trial.
+    None,
+    /// Once the trial is finalized, the first one in the next boot, and the second one from then on.
+    Unlocked,
+    /// Once the trial is finalized, the second one.
+    Locked,
+    /// Until the trial is removed, the second one.
+    Removed,
+}
+
+impl TrialState {
+    pub(super) fn of(block: &EnvironmentBlock) -> Self {
+        match block.get(TRIAL) {
+            None | Some("") => Self::None,
+            Some("1") => Self::Unlocked,
+            Some("2") => Self::Removed,
+            Some(_) => Self::Locked,
+        }
+    }
+
+    /// The environment block with this state, and without a request for the next boot.
+    pub(super) fn written_to(self, block: &EnvironmentBlock) -> EnvironmentBlock {
+        let mut block = block_with_next(block, None);
+        match self {
+            Self::None => block.unset(TRIAL),
+            Self::Unlocked => block.set(TRIAL, "1"),
+            Self::Locked => block.set(TRIAL, "0"),
+            Self::Removed => block.set(TRIAL, "2"),
+        }
+        block
+    }
+}
+
+/// The commands that GRUB runs after it has made the menu.
+fn commands() -> String {
+    let exists = |file: &str| {
+        let file = file.trim_start_matches("/boot/");
+        format!("-f \"${{prefix}}/../{file}\"")
+    };
+    let (not_finalized, not_removed) = (exists(NOT_FINALIZED), exists(NOT_REMOVED));
+    format!(
+        "if [ \"${{{TRIAL}}}\" = \"2\" ]; then\n  \
+           if [ {not_removed} ]; then\n    \
+             set default=1\n  \
+           fi\n\
+         elif [ ! {not_finalized} ]; then\n  \
+           if [ \"${{{TRIAL}}}\" = \"1\" ]; then\n    \
+             set {TRIAL}=0\n    \
+             save_env {TRIAL}\n  \
+           elif [ \"${{{TRIAL}}}\" = \"0\" ]; then\n    \
+             set default=1\n  \
+           fi\n\
+         fi\n"
+    )
+}
+
+/// The text of custom.cfg with the commands, or without them.
+pub(super) fn custom_config(custom: &str, has_commands: bool) -> String {
+    let commands = commands();
+    with_block(custom, has_commands.then_some(&*commands))
+}
+
+/// The arguments of the boot that GRUB enters in this state, without those of a trial.
+pub(super) fn boot(
+    files: &HostFiles<'_>,
+    block: &EnvironmentBlock,
+    state: TrialState,
+) -> Result<KernelCommandLine, OstreeError> {
+    let files = files.clone().with_block(&state.written_to(block))?;
+    let boot = SimulatedGrub::new(&files, PREFIX).boot()?;
+    Ok(without_trial(&boot.arguments()).0)
+}
+
+/// Checks by simulated boots that the commands have their effect, and none without a finalized trial.
+pub(super) fn check(
+    files: &HostFiles<'_>,
+    block: &EnvironmentBlock,
+    custom: &str,
+) -> Result<(), OstreeError> {
+    let before = boot(files, block, TrialState::None)?;
+    let files = files.clone();
+    let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
+    let finalized = files.clone().with(NOT_FINALIZED, None);
+    let waiting = files.with(NOT_FINALIZED, Some(String::new()));
+    for (files, state) in [
+        (&finalized, TrialState::None),
+        (&waiting, TrialState::Unlocked),
+        (&waiting, TrialState::Locked),
+        (
+            &waiting.clone().with(NOT_REMOVED, None),
+            TrialState::Removed,
+        ),
+    ] {
+        let found = boot(files, block, state)?;
+        if found != before {
+            let [found, wanted] = [found, before].map(|all| all.to_string());
+            return Err(OstreeError::OtherArguments { found, wanted });
+        }
+    }
+    let not_removed = finalized.clone().with(NOT_REMOVED, Some(String::new()));
+    for (files, state) in [
+        (&finalized, TrialState::Locked),
+        (&not_removed, TrialState::Removed),
+    ] {
+        if default_in(files, block, state)?.0 != "1" {
+            return Err(OstreeError::NoCustomConfig);
+        }
+    }
+    match default_in(&finalized, block, TrialState::Unlocked)?.1 {
+        TrialState::Locked => Ok(()),
+        _ => Err(OstreeError::NoCustomConfig),
+    }
+}
+
+/// The number of the entry that GRUB enters, and the state that it leaves.
+fn default_in(
+    files: &HostFiles<'_>,
+    block: &EnvironmentBlock,
+    state: TrialState,
+) -> Result<(String, TrialState), OstreeError> {
+    let files = files.clone().with_block(&state.written_to(block))?;
+    let mut grub = SimulatedGrub::new(&files, PREFIX);
+    grub.menu()?;
+    let left = grub.block.as_ref().map_or(TrialState::None, TrialState::of);
+    Ok((grub.variable("default").to_owned(), left))
+}

@@ -1,0 +1,265 @@
+//! The OSTree provider on real files with a simulated boot loader.
+
+use std::{ops::Deref, time::Duration};
+
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
+use machinist_update::os::{
+    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, OstreeProvider,
+    ProviderStep, STEP_TIMEOUT,
+};
+
+use super::{
+    contract::{Host, every_provider_keeps},
+    ostree_machine::{BEFORE, CUSTOM, OstreeMachine, OstreeProgram},
+};
+
+struct OstreeHost {
+    machine: OstreeMachine,
+    _directory: tempfile::TempDir,
+}
+
+impl OstreeHost {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            machine: OstreeMachine::new(directory.path()),
+            _directory: directory,
+        }
+    }
+
+    /// Checks that nothing of a trial is left.
+    fn assert_settled(&self, case: &str) {
+        assert_eq!(self.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
+        assert!(
+            !self.read("boot/grub/grubenv").contains("machinist"),
+            "{case}"
+        );
+        let (name, options) = &self.menu()[0];
+        assert!(!options.contains("machinist"), "{case}: {name} {options}");
+    }
+}
+
+impl Deref for OstreeHost {
+    type Target = OstreeMachine;
+
+    fn deref(&self) -> &OstreeMachine {
+        &self.machine
+    }
+}
+
+impl Host for OstreeHost {
+    type Provider = OstreeProvider<OstreeProgram>;
+
+    const CHANGES_IMAGES: bool = false;
+
+    const KEEPS_FALLBACK: bool = false;
+
+    fn agent(&self) -> Self::Provider {
+        self.machine.agent()
+    }
+
+    fn reboot(&self) {
+        self.machine.reboot();
+    }
+
+    fn power_cut(&self) {
+        self.machine.boot();
+    }
+
+    fn publishes(&self, _image: &ImageRef, _version: &str) {}
+
+    fn fails_next(&self, step: ProviderStep) {
+        self.machine.fails_next(step);
+    }
+
+    fn panics(&self, id: &DeploymentId) {
+        self.machine.panics(id.as_str());
+    }
+
+    fn takes(&self, _long: Duration) {}
+}
+
+fn wanted(append: &str, remove: &str) -> DesiredDeployment {
+    DesiredDeployment {
+        kernel_arguments: KernelArguments {
+            append: KernelCommandLine::parse(append),
+            remove: KernelCommandLine::parse(remove),
+        },
+        ..DesiredDeployment::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ostree_provider_passes_the_contract() {
+    let broken = every_provider_keeps(OstreeHost::new).await;
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// After a power cut or a reboot at any moment the machine boots with the arguments of before or with the new ones, and
+/// the steps can be repeated or undone.
+#[tokio::test]
+async fn an_interrupted_ostree_step_leaves_one_of_two_deployments() {
+    let steps = [
+        "stage",
+        "unlock",
+        "lock",
+        "keep",
+        "discard",
+        "discard failed",
+        "roll_back",
+    ];
+    let ends = steps
+        .into_iter()
+        .flat_map(|step| [(step, true), (step, false)]);
+    for (step, power_cut) in ends {
+        let mut operations = 0;
+        while !is_done_before(step, operations, power_cut).await {
+            operations += 1;
+            assert!(operations < 200, "{step}");
+        }
+    }
+}
+
+/// A machine with everything before this step done.
+async fn before(step: &str) -> (OstreeHost, Option<DeploymentId>) {
+    let host = OstreeHost::new();
+    if step == "stage" {
+        return (host, None);
+    }
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    if step != "unlock" {
+        host.agent().unlock(&id).await.unwrap();
+    }
+    if step == "discard failed" {
+        host.panics(&id);
+    }
+    if ["keep", "roll_back", "discard failed"].contains(&step) {
+        host.reboot();
+    }
+    if step == "roll_back" {
+        host.agent().keep(&id).await.unwrap();
+    }
+    (host, Some(id))
+}
+
+/// Interrupts a step after some file operations, and returns whether it was done by then.
+async fn is_done_before(step: &str, operations: usize, power_cut: bool) -> bool {
+    let case = format!("{step} after {operations} operations, power cut: {power_cut}");
+    let (host, id) = before(step).await;
+    let agent = host.agent_until(operations);
+    let staged = || id.as_ref().unwrap();
+    let done = match step {
+        "stage" => {
+            let staged = agent.stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+            staged.map(drop)
+        }
+        "unlock" => agent.unlock(staged()).await,
+        "lock" => agent.lock().await,
+        "keep" => agent.keep(staged()).await,
+        "roll_back" => agent.roll_back(&DeploymentId::new("cd.0")).await,
+        _ => agent.discard().await,
+    };
+    match power_cut {
+        true => host.power_cut(),
+        false => host.reboot(),
+    }
+    let running = host.running();
+    let after = format!("{BEFORE} nosmt");
+    assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
+    // The next process can discard it, and stage and keep another deployment.
+    host.agent().discard().await.unwrap();
+    let wanted = wanted("b=1", "nosmt");
+    let staged = host.agent().stage(&wanted, STEP_TIMEOUT).await;
+    let staged = staged.unwrap().unwrap();
+    host.agent().unlock(&staged).await.unwrap();
+    host.reboot();
+    host.agent().keep(&staged).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
+    host.assert_settled(&case);
+    done.is_ok()
+}
+
+/// The machine loses power after the deployment was unlocked and before it is finalized.
+#[tokio::test]
+async fn a_trial_that_was_never_finalized_does_not_select_another_deployment() {
+    let host = OstreeHost::new();
+    let first = host.agent().observe().await.unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    host.agent()
+        .unlock(&staged.unwrap().unwrap())
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        host.power_cut();
+        let now = host.agent().observe().await.unwrap();
+        assert_eq!((&now.booted, &now.next), (&first.booted, &first.next));
+        assert_eq!(now.staged, None);
+    }
+    host.agent().discard().await.unwrap();
+    host.assert_settled("after a power cut");
+}
+
+#[tokio::test]
+async fn arguments_that_need_quotes_reach_the_kernel_of_a_deployment() {
+    let host = OstreeHost::new();
+    let text =
+        "a=\"b  c\" d=$x e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ console=ttyS0 console=tty1 o={p}<q>";
+    let staged = host.agent().stage(&wanted(text, ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    let expected = KernelCommandLine::parse(&format!("{BEFORE} {text}"));
+    for kept in [false, true] {
+        host.reboot();
+        let running = KernelCommandLine::parse(&host.running());
+        assert_eq!(running, expected, "kept: {kept}");
+        host.agent().keep(&id).await.unwrap();
+    }
+    host.assert_settled("kept");
+    for text in ["a=\\b", "a=it's", "a=b\"c\"d"] {
+        let refused = host.agent().stage(&wanted(text, ""), STEP_TIMEOUT).await;
+        assert!(!refused.unwrap_err().is_retryable());
+    }
+}
+
+/// What an administrator has staged or deployed is not replaced.
+#[tokio::test]
+async fn deployments_of_other_programs_stay() {
+    for is_staged in [true, false] {
+        let host = OstreeHost::new();
+        let origin = format!(
+            "--origin-file=/ostree/deploy/debian/deploy/{}.origin",
+            host.menu()[0].0
+        );
+        let deploy = [
+            "deploy",
+            "--os=debian",
+            &origin,
+            "--stage",
+            "--lock-finalization",
+            "--karg-none",
+            "--karg-append=quiet",
+            "ef",
+        ];
+        host.admin(&deploy);
+        if !is_staged {
+            host.admin(&["undeploy", "0"]);
+            host.admin(&["set-default", "1"]);
+        }
+        let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+        let error = machinist_base::error_chain::chain(&staged.unwrap_err());
+        let expected = match is_staged {
+            true => "another program has staged the deployment ef.0",
+            false => "the next boot enters another deployment than the running one, ab.0",
+        };
+        assert!(error.contains(expected), "{error}");
+        host.agent().discard().await.unwrap();
+        assert_eq!(host.read("boot/grub/custom.cfg"), CUSTOM);
+        assert_eq!(
+            host.read("run/ostree/staged-deployment").is_empty(),
+            !is_staged
+        );
+    }
+}
