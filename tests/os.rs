@@ -13,6 +13,6 @@ pub(crate) mod grub_machine;
 mod kinds;
 mod mutants;
 mod ostree_host;
-mod ostree_machine;
+pub(crate) mod ostree_machine;
 mod systemd_boot_host;
 mod systemd_boot_machine;

@@ -7,6 +7,7 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -274,7 +275,28 @@ impl Files {
         Ok(())
     }
 
-    /// What libostree does at shutdown: the new deployment comes first, and only the running one stays.
+    /// Where a deployment has its /etc while it does not run.
+    fn etc_of(&self, name: &str) -> PathBuf {
+        self.path(&format!("ostree/deploy/debian/deploy/{name}/etc"))
+    }
+
+    /// Exchanges /etc for that of the deployment that runs from now on.
+    fn exchange_etc(&self, before: Option<&str>, now: &str) {
+        let etc = self.path("etc");
+        if before == Some(now) {
+            return;
+        }
+        if let Some(before) = before {
+            fs::rename(&etc, self.etc_of(before)).unwrap();
+        }
+        if self.etc_of(now).exists() {
+            let _ = fs::remove_dir(&etc);
+            fs::rename(self.etc_of(now), &etc).unwrap();
+        }
+    }
+
+    /// What libostree does at shutdown: the new deployment gets a copy of /etc and comes first, and only the running one
+    /// stays.
     fn finalize(&self) {
         let Some((name, words)) = self.staged() else {
             return;
@@ -283,6 +305,9 @@ impl Files {
             return;
         }
         let booted = self.booted();
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(self.path("etc")).arg(self.etc_of(&name));
+        assert!(copy.status().unwrap().success());
         let mut menu = self.menu();
         menu.retain(|(name, _)| *name == booted);
         menu.insert(0, (name, words.join(" ")));
@@ -310,6 +335,8 @@ impl OstreeMachine {
         files.write("boot/grub/grubenv", block);
         symlink("../loader/grub.cfg", files.path("boot/grub/grub.cfg")).unwrap();
         let menu = ["cd", "ab"].map(|commit| (files.new_deployment(commit), BEFORE.to_owned()));
+        fs::create_dir_all(files.path("etc")).unwrap();
+        fs::create_dir_all(files.etc_of("ab.0")).unwrap();
         files.write_menu(&menu);
         let machine = Self {
             files,
@@ -395,6 +422,9 @@ impl OstreeMachine {
                 assert!(line.contains("panic="), "it hangs for ever: {line}");
                 continue;
             }
+            let before = self.files.path("proc/1/mountinfo").exists();
+            let before = before.then(|| self.files.booted());
+            self.files.exchange_etc(before.as_deref(), name);
             let mounts =
                 format!("22 1 8:2 /ostree/deploy/debian/deploy/{name} / rw - ext4 /dev/sda2 rw\n");
             self.files.write("proc/1/mountinfo", mounts);

@@ -78,6 +78,8 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
     let mut journal = store.load()?;
     let mut done = RecoverySummary::default();
     let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
+    let trial = journal.os_trial.as_ref();
+    let is_leaving = trial.is_some_and(|trial| trial.is_left_by_next_boot(boot.as_deref()));
     let verified = |tx: &Transaction| tx.mark == TransactionState::Verified;
     if journal.transactions.iter().any(verified) {
         settle(store, &mut journal)?;
@@ -85,6 +87,9 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
     // Newest first: an undo unwinds from the newest transaction, and only that one can be unfinished.
     for index in (0..journal.transactions.len()).rev() {
         let tx = &mut journal.transactions[index];
+        if is_leaving && tx.direction == Direction::Undo {
+            continue;
+        }
         if let Some(error) = finish_transaction(store.root(), tx, boot.as_deref(), &mut done)? {
             if let Some(target) = error.changed_target() {
                 journal.note_changed_target(target.clone(), Timestamp::now());

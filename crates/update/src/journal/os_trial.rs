@@ -22,9 +22,13 @@ pub struct OsTrial {
     /// It is being kept, or was. This is durable before the first step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keeps: bool,
-    /// Number of reboots that did not run the boot loader.
+    /// Number of reboots that did not try it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bypassed: u32,
+    /// The boot in which the machine still runs on it and is about to leave it. Files are rolled back afterwards, because
+    /// the previous deployment has a /etc of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving_boot: Option<String>,
 }
 
 /// Progress of a trial.
@@ -52,6 +56,7 @@ impl OsTrial {
             append_arguments: update.append_arguments.to_string(),
             keeps: false,
             bypassed: 0,
+            leaving_boot: None,
         }
     }
 
@@ -61,6 +66,11 @@ impl OsTrial {
             remove_arguments: KernelCommandLine::parse(&self.remove_arguments),
             append_arguments: KernelCommandLine::parse(&self.append_arguments),
         }
+    }
+
+    /// Returns whether files are rolled back only after the next boot.
+    pub fn is_left_by_next_boot(&self, boot: Option<&str>) -> bool {
+        self.leaving_boot.is_some() && self.leaving_boot.as_deref() == boot
     }
 
     /// Returns whether a boot since the commit is an attempt at the deployment.

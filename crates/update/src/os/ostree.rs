@@ -131,7 +131,9 @@ impl<C: HostCommand> OstreeProvider<C> {
             self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
         }
         match state.is_counting() {
-            true if state.is_trial_left() => self.set_trial(state, TrialState::Locked),
+            true if state.is_trial_left() || state.is_trial_booted() => {
+                self.set_trial(state, TrialState::Locked)
+            }
             true => {
                 self.set_trial(state, TrialState::None)?;
                 self.remove_marker(NOT_FINALIZED)
@@ -221,6 +223,10 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         CAPABILITIES
     }
 
+    fn has_etc_per_deployment(&self) -> bool {
+        true
+    }
+
     async fn observe(&self) -> Result<Deployments, OsError> {
         let state = OstreeState::read(&self.root);
         let state = state.map_err(|error| error.at(ProviderStep::Observe))?;
@@ -240,12 +246,16 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         staged.map_err(|error| error.at(ProviderStep::Stage))
     }
 
-    /// A deployment that was finalized for an earlier boot has the /etc of that time, and is staged again.
+    /// A deployment that was finalized for an earlier boot has the /etc of that time: it is staged again, unless the
+    /// machine runs on it.
     async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Unlock);
         let state = OstreeState::read(&self.root).map_err(at)?;
         match state.own_staged() {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
+            _ if state.is_trial_booted() && state.booted().id == *staged => {
+                self.set_trial(&state, TrialState::Unlocked).map_err(at)
+            }
             _ => Err(missing(ProviderStep::Unlock, staged)),
         }
     }

@@ -130,6 +130,12 @@ pub trait OsProvider: Send + Sync + 'static {
     /// programs and on what its boot loader can write.
     fn capabilities(&self) -> OsCapabilities;
 
+    /// Returns whether each deployment has a /etc of its own. It is made from that of the running one at the end of the
+    /// boot in which the deployment is unlocked.
+    fn has_etc_per_deployment(&self) -> bool {
+        false
+    }
+
     /// Returns the current deployments.
     async fn observe(&self) -> Result<Deployments, OsError>;
 

@@ -89,6 +89,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self
     }
 
+    /// Returns whether each deployment has a /etc of its own.
+    pub(super) fn has_etc_per_deployment(&self) -> bool {
+        self.os
+            .as_ref()
+            .is_some_and(|provider| provider.has_etc_per_deployment())
+    }
+
+    /// Returns whether the machine runs on a deployment that must be judged before another one is staged from it: the
+    /// boot loader would return to this one instead of the one before.
+    pub(super) fn must_judge_deployment(&self) -> bool {
+        let trial = self.journal.os_trial.as_ref();
+        let is_booted = trial.is_some_and(|trial| trial.state == OsTrialState::Booted);
+        is_booted && self.has_etc_per_deployment()
+    }
+
     fn provider(&self) -> Result<Arc<dyn OsProvider>, StepFailure> {
         self.os.clone().ok_or_else(StepFailure::no_provider)
     }

@@ -49,6 +49,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(is_booted) => is_booted,
             Err(event) => return Ok(Some(event)),
         };
+        if os_booted && self.has_etc_per_deployment() {
+            return self.leave_deployment(&reason, boot).await.map(Some);
+        }
         let booted_into = boot.as_deref().is_some_and(|boot| {
             let open = &self.journal.transactions;
             open.iter().any(|tx| {
@@ -89,6 +92,31 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(None);
         }
         Ok(Some(self.close_rollback().await?))
+    }
+
+    /// Requests a reboot into the previous deployment, whose /etc has the files of the update as well: they are rolled back
+    /// there, by the recovery at the beginning of that boot.
+    async fn leave_deployment(
+        &mut self,
+        reason: &UpdateFailure,
+        boot: Option<String>,
+    ) -> Result<PhaseEvent, UpdateError> {
+        for tx in &mut self.journal.transactions {
+            tx.direction = Direction::Undo;
+            tx.undo_reason.get_or_insert_with(|| reason.clone());
+            tx.committed_boot.clone_from(&boot);
+            tx.reboot = None;
+            tx.enter("RollingBack", Timestamp::now());
+        }
+        if let Some(trial) = &mut self.journal.os_trial {
+            trial.leaving_boot = boot;
+        }
+        self.save().await?;
+        tracing::warn!(reason = %reason.code, "{}: rebooting into the previous deployment", reason.code);
+        Ok(PhaseEvent::Undone {
+            reboot: true,
+            withdrawn: false,
+        })
     }
 
     /// Handles an update without a transaction: it failed before its intent, or was already undone.

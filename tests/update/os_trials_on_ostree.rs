@@ -1,0 +1,228 @@
+//! Updates that change kernel arguments on a machine with OSTree, where each deployment has a /etc of its own.
+
+use std::time::Duration;
+
+use machinist_base::reason::Reason;
+use machinist_plan::{HostKind, OsCapabilities};
+use machinist_testkit::{
+    sandbox::{Sandbox, Written, conduct, config},
+    scripted_services::Script,
+};
+use machinist_update::{
+    journal::Outcome,
+    reconciler::{RebootPolicy, ReconcilerOptions},
+};
+
+use crate::{
+    os::ostree_machine::{BEFORE, CUSTOM, OstreeMachine},
+    update::{
+        harness::{Driver, boot, machine},
+        reboots::reboots,
+    },
+};
+
+/// The file of the configs.
+const FILE: &str = "/etc/example.conf";
+
+struct Host {
+    sandbox: Sandbox,
+    ostree: OstreeMachine,
+    script: Script,
+    boots: u32,
+}
+
+/// A config with a file that has its name.
+fn with_arguments(name: &str, arguments: &[&str]) -> Written {
+    let mut wanted = config(name).file(FILE, name, 0o644);
+    wanted.0.kernel_arguments = arguments.iter().map(|one| (*one).to_owned()).collect();
+    wanted
+}
+
+fn options() -> ReconcilerOptions {
+    let mut options = ReconcilerOptions {
+        reboot: RebootPolicy::Auto,
+        ..conduct(true)
+    };
+    options.capabilities.os = OsCapabilities {
+        kernel_arguments: true,
+        ..OsCapabilities::without_provider(HostKind::Ostree)
+    };
+    options
+}
+
+impl Host {
+    fn new() -> Self {
+        let sandbox = machine();
+        let ostree = OstreeMachine::new(&sandbox.path("/"));
+        Self {
+            sandbox,
+            ostree,
+            script: Script::new(),
+            boots: 1,
+        }
+    }
+
+    fn agent(&self, wanted: &Written) -> Driver {
+        let root = self.sandbox.root();
+        let provider = self.ostree.agent();
+        let how = (wanted.desired(), options());
+        let mut agent = Driver::on_os(&root, &self.script, provider, how);
+        agent.patience = Duration::from_secs(3600);
+        agent
+    }
+
+    fn booted(&mut self) {
+        self.boots += 1;
+        boot(&self.sandbox, &format!("boot-{}", self.boots));
+    }
+
+    /// Shuts down properly and boots.
+    fn reboot(&mut self) {
+        self.ostree.reboot();
+        self.booted();
+    }
+
+    /// Loses power and boots.
+    fn power_cut(&mut self) {
+        self.ostree.boot();
+        self.booted();
+    }
+
+    /// Runs the agent until it has requested the next reboot.
+    async fn until_reboot(&self, wanted: &Written) {
+        let before = reboots(&self.script);
+        let agent = self.agent(wanted);
+        self.script
+            .until_asked_times("reboot Logind", before + 1)
+            .await;
+        agent.stop().await;
+    }
+
+    /// Applies a config with one reboot.
+    async fn apply(&mut self, wanted: &Written) {
+        self.until_reboot(wanted).await;
+        self.reboot();
+        self.until_on(wanted).await;
+    }
+
+    async fn until_on(&self, wanted: &Written) {
+        let mut agent = self.agent(wanted);
+        let report = agent.until_on(wanted).await;
+        assert_eq!(report.updates[0].outcome, Outcome::Done);
+        agent.stop().await;
+        self.assert_settled();
+    }
+
+    /// Runs the agent until it reports a failed update without another reboot.
+    async fn until_failed(&self, wanted: &Written) -> Reason {
+        let before = reboots(&self.script);
+        let mut agent = self.agent(wanted);
+        let report = agent.until_failed().await;
+        agent.stop().await;
+        assert_eq!(reboots(&self.script), before);
+        self.assert_settled();
+        report.failure.as_ref().unwrap().code
+    }
+
+    /// Checks that nothing of a trial is left.
+    fn assert_settled(&self) {
+        assert_eq!(self.ostree.read("boot/grub/custom.cfg"), CUSTOM);
+        assert!(!self.ostree.read("boot/grub/grubenv").contains("machinist"));
+        assert!(!self.ostree.menu()[0].1.contains("machinist"));
+    }
+
+    /// Checks the arguments of the running kernel, and the text of the file.
+    fn assert_on(&self, arguments: &str, file: &str) {
+        assert_eq!(self.ostree.running(), format!("{BEFORE} {arguments}"));
+        assert_eq!(self.sandbox.read(FILE).as_deref(), Some(file));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_is_tried_with_the_files_of_the_config_and_kept() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    host.assert_on("nosmt", "one");
+    host.apply(&with_arguments("two", &["a=1"])).await;
+    host.assert_on("a=1", "two");
+    host.power_cut();
+    host.assert_on("a=1", "two");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_deployment_rolls_back_the_files_of_the_previous_one() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    let two = with_arguments("two", &["init=/bin/false"]);
+    host.until_reboot(&two).await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    host.ostree.panics(&trial.deployment);
+    host.reboot();
+    // The previous kernel has booted with the files of the update.
+    host.assert_on("nosmt", "two");
+    host.until_reboot(&two).await;
+    host.assert_on("nosmt", "one");
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::OSBootFailed);
+    host.assert_on("nosmt", "one");
+    host.apply(&with_arguments("three", &["a=3"])).await;
+    host.assert_on("a=3", "three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unhealthy_deployment_is_left_before_files_are_rolled_back() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    let two = with_arguments("two", &["a=1"]);
+    host.until_reboot(&two).await;
+    host.reboot();
+    host.script.failed(&["app.service"]);
+    host.until_reboot(&two).await;
+    host.assert_on("a=1", "two");
+    // Another process starts in the same boot.
+    host.until_reboot(&two).await;
+    host.assert_on("a=1", "two");
+    host.script.failed(&[]);
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::HealthRegressed);
+    host.assert_on("nosmt", "one");
+    host.apply(&with_arguments("three", &["a=3"])).await;
+    host.assert_on("a=3", "three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_power_cut_before_a_deployment_is_finalized_is_no_attempt() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.power_cut();
+    assert_eq!(host.ostree.running(), BEFORE);
+    host.apply(&one).await;
+    host.assert_on("nosmt", "one");
+    let two = with_arguments("two", &["a=1"]);
+    for _ in 0..2 {
+        host.until_reboot(&two).await;
+        host.power_cut();
+    }
+    host.until_reboot(&two).await;
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::OSStepFailed);
+    host.assert_on("nosmt", "one");
+}
+
+/// The deployment that runs is judged first: a failed boot into another one would lead back to it.
+#[tokio::test(start_paused = true)]
+async fn a_config_that_arrives_during_a_trial_waits_for_its_end() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    let two = with_arguments("two", &["a=1"]);
+    host.until_reboot(&one).await;
+    host.reboot();
+    host.until_reboot(&two).await;
+    let journal = host.sandbox.journal();
+    assert_eq!(journal.history[0].to, one.0.name, "it is verified first");
+    assert_eq!(host.ostree.menu()[0].1, format!("{BEFORE} nosmt"));
+    host.reboot();
+    host.until_on(&two).await;
+    host.assert_on("a=1", "two");
+}
