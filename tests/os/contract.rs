@@ -54,6 +54,9 @@ pub(crate) trait Host {
     /// Whether the provider changes more than kernel arguments.
     const CHANGES_IMAGES: bool = true;
 
+    /// Whether a deployment may have several equal kernel arguments.
+    const KEEPS_EQUAL_ARGUMENTS: bool = true;
+
     /// Whether the fallback stays until a new deployment is kept. libostree keeps two deployments, of which one may be
     /// the new one.
     const KEEPS_FALLBACK: bool = true;
@@ -132,8 +135,6 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
         staging_another_deployment_replaces_the_staged_one,
         an_already_booted_deployment_is_not_staged,
         discarding_removes_the_staged_deployment_and_keeps_the_booted_one,
-        appended_kernel_arguments_keep_order_duplicates_and_foreign_ones,
-        removing_kernel_arguments_keeps_equal_foreign_ones,
         a_repeated_rollback_boots_the_previous_deployment,
         a_rollback_survives_a_power_cut,
         a_reverted_rollback_boots_the_current_deployment,
@@ -141,6 +142,12 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
         a_rollback_to_a_missing_deployment_is_rejected,
         a_failed_step_keeps_booted_and_fallback_and_can_be_retried,
     ];
+    if H::KEEPS_EQUAL_ARGUMENTS {
+        facts.extend(facts![
+            appended_kernel_arguments_keep_order_duplicates_and_foreign_ones,
+            removing_kernel_arguments_keeps_equal_foreign_ones,
+        ]);
+    }
     if H::CHANGES_IMAGES {
         facts.extend(facts![
             after_a_boot_the_booted_deployment_is_as_desired,

@@ -53,6 +53,8 @@ impl Host for OstreeHost {
 
     const CHANGES_IMAGES: bool = false;
 
+    const KEEPS_EQUAL_ARGUMENTS: bool = false;
+
     const KEEPS_FALLBACK: bool = false;
 
     fn agent(&self) -> Self::Provider {
@@ -222,6 +224,29 @@ async fn arguments_that_need_quotes_reach_the_kernel_of_a_deployment() {
         let refused = host.agent().stage(&wanted(text, ""), STEP_TIMEOUT).await;
         assert!(!refused.unwrap_err().is_retryable());
     }
+}
+
+/// libostree keeps the last of several equal arguments.
+#[tokio::test]
+async fn equal_arguments_are_the_last_of_them() {
+    let host = OstreeHost::new();
+    let text = "l=1 console=ttyS0 l=2 l=1 console=ttyS0 z";
+    let staged = host.agent().stage(&wanted(text, ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    for _ in 0..2 {
+        host.reboot();
+        assert_eq!(host.running(), format!("{BEFORE} l=2 l=1 console=ttyS0 z"));
+        host.agent().keep(&id).await.unwrap();
+    }
+    let agent = host.agent();
+    let staged = agent.stage(&wanted("a=1 rw", "z"), STEP_TIMEOUT).await;
+    let error = machinist_base::error_chain::chain(&staged.unwrap_err());
+    assert!(error.contains("kernel argument rw: "), "{error}");
+    let staged = agent.stage(&wanted("a=1", "l=2 z"), STEP_TIMEOUT).await;
+    agent.unlock(&staged.unwrap().unwrap()).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} l=1 console=ttyS0 a=1"));
 }
 
 /// What an administrator has staged or deployed is not replaced.

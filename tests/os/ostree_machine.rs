@@ -19,7 +19,7 @@ use zgvariant::{NATIVE_ENDIAN, OwnedVariant, Variant, serialized::Context, to_by
 use super::grub_machine::{Below, Failing, failing_root, root_until};
 
 /// The arguments of the machine before the first step, without the one that selects a deployment.
-pub(crate) const BEFORE: &str = "root=LABEL=root rw net.ifnames=0 quiet console=tty0 audit=0 quiet";
+pub(crate) const BEFORE: &str = "root=LABEL=root rw net.ifnames=0 quiet console=tty0 audit=0";
 
 /// What an administrator wrote.
 pub(crate) const CUSTOM: &str = "# by hand\nset color_normal=white/black\n";
@@ -63,6 +63,17 @@ pub(crate) struct OstreeMachine {
     files: Files,
     failing: Failing,
     panics: Mutex<Option<Entry>>,
+}
+
+/// The options of an entry as libostree writes them: of several equal ones, the last.
+fn without_equal(options: &str) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    // A blank inside quotes does not matter here: the parts are not equal to others.
+    for word in options.split(' ') {
+        words.retain(|other| *other != word || word.is_empty());
+        words.push(word);
+    }
+    words.join(" ")
 }
 
 /// The files of the machine.
@@ -122,7 +133,7 @@ impl Files {
             let _ = fs::remove_file(&link);
             symlink(format!("../../../deploy/debian/deploy/{name}"), link).unwrap();
             let number = menu.len() - index;
-            let line = format!("{options} ostree={selector}");
+            let line = format!("{} ostree={selector}", without_equal(options));
             let entry = format!(
                 "title Debian (ostree:{index})\nversion {number}\noptions {line}\n\
                  linux /boot/ostree/debian-beef/vmlinuz-6.1\n"

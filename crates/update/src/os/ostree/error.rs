@@ -21,6 +21,10 @@ pub(super) enum OstreeError {
         argument: String,
         fault: ArgumentFault,
     },
+    #[error(
+        "kernel argument {0}: the deployment has an equal one, and libostree keeps only one of them"
+    )]
+    Repeated(String),
     #[error("the root file system is not a deployment of OSTree")]
     NotBooted,
     #[error("the boot entry of the running deployment {0} is missing in /boot/loader/entries")]

@@ -8,7 +8,7 @@ use super::{
     trial_block::{self, custom_config},
 };
 use crate::os::{
-    DeploymentId, DesiredDeployment, KernelType, OsError, ProviderStep,
+    DeploymentId, DesiredDeployment, KernelArguments, KernelType, OsError, ProviderStep,
     grub::HostFiles,
     trial_arguments::{id_of, with_trial, without_trial},
 };
@@ -31,6 +31,27 @@ pub(super) struct NewDeployment {
 pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<(), OsError> {
     let new = OstreeState::read(root).and_then(|state| NewDeployment::of(root, &state, wanted));
     new.map(drop).map_err(|error| error.at(ProviderStep::Stage))
+}
+
+/// The arguments of the deployment. libostree keeps the last of several equal arguments.
+fn carried_arguments(
+    booted: &KernelCommandLine,
+    change: &KernelArguments,
+) -> Result<KernelCommandLine, OstreeError> {
+    let host = KernelArguments {
+        append: KernelCommandLine::default(),
+        ..change.clone()
+    };
+    let mut all = host.over(booted);
+    // It would be moved, and later be removed with those of machinist.
+    if let Some(equal) = change.append.iter().find(|one| all.contains(one)) {
+        return Err(OstreeError::Repeated(equal.as_str().to_owned()));
+    }
+    let append: Vec<_> = change.append.iter().collect();
+    let last = append.iter().enumerate();
+    let last = last.filter(|(at, one)| !append[at + 1..].contains(one));
+    all.append(&last.map(|(_, one)| (*one).clone()).collect());
+    Ok(all)
 }
 
 /// The arguments as words of a GRUB script, because libostree writes them into grub.cfg as they are.
@@ -58,7 +79,7 @@ impl NewDeployment {
         }
         state.refuse_foreign()?;
         let booted = state.booted();
-        let arguments = wanted.kernel_arguments.over(&booted.kernel_arguments);
+        let arguments = carried_arguments(&booted.kernel_arguments, &wanted.kernel_arguments)?;
         if arguments == booted.kernel_arguments {
             return Ok(None);
         }
