@@ -75,9 +75,10 @@ impl Candidate<'_> {
 /// The place of a candidate: the later a flag is set, the less it matters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CandidatePlace<'a> {
-    is_own_node: bool,
     has_stepped_aside: bool,
+    /// Its update may never end, so that the own node would never be updated.
     is_blocked: bool,
+    is_own_node: bool,
     /// Nodes that failed on another config come first: they have waited for this one.
     is_on_a_config: bool,
     key: OrderKey<'a>,
@@ -174,9 +175,9 @@ pub(super) fn candidates<'a>(
             is_blocked,
             has_stepped_aside,
             place: CandidatePlace {
-                is_own_node: inputs.own_node == Some(node.name.as_str()),
                 has_stepped_aside,
                 is_blocked,
+                is_own_node: inputs.own_node == Some(node.name.as_str()),
                 is_on_a_config: !failed_elsewhere,
                 key,
             },
@@ -207,7 +208,8 @@ fn ineligible(
         Some(UnavailableCause::Cordoned | UnavailableCause::NotReady) => {
             return Some(Ineligible::NotReady);
         }
-        Some(UnavailableCause::Updating) if member.is_working => {
+        // Without a desired config its agent waits for a grant, whatever it was doing before.
+        Some(UnavailableCause::Updating) if member.is_working && member.has_desired_config => {
             return Some(Ineligible::Updating);
         }
         Some(

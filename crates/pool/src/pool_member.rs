@@ -18,6 +18,8 @@ pub(super) struct PoolMember<'a> {
     /// Whether current and desired config are the target.
     pub(super) is_on_target: bool,
     pub(super) is_working: bool,
+    /// Whether it has a desired config; a Node that was deleted and created again during an update has none.
+    pub(super) has_desired_config: bool,
     pub(super) has_taint: bool,
     /// Whether an operator leaves the node out of the rollout of the target.
     pub(super) is_skipped: bool,
@@ -43,6 +45,7 @@ impl<'a> PoolMember<'a> {
             is_desired,
             is_on_target,
             is_working: summary.state == Some(NodeUpdateState::Working),
+            has_desired_config: summary.desired_config.is_some(),
             has_taint: summary.has_update_taint,
             is_skipped: target.is_some() && summary.skip_rollout == target,
             booted_pool: booted_pool(&summary),

@@ -284,6 +284,24 @@ fn a_recreated_node_inherits_the_grant() {
     );
 }
 
+/// Its grant was freed when it was deleted. Its agent is in the middle of the update, and waits for a desired config.
+#[test]
+fn a_node_that_was_created_again_during_its_update_gets_a_grant() {
+    let mut pool = plain_pool("worker", 1);
+    record(&mut pool, |_| {});
+    let mut again = worker("a");
+    for (name, value) in [
+        (protocol::DESIRED_CONFIG, None),
+        (protocol::STATE, Some("Working")),
+    ] {
+        again.annotations.remove(name);
+        let value = value.map(|value: &str| (name.to_owned(), value.to_owned()));
+        again.annotations.extend(value);
+    }
+    let (pools, nodes) = ([pool], [worker("b"), again]);
+    assert_eq!(granted(&decided(&pools, &nodes, |_| {})), ["a"]);
+}
+
 #[test]
 fn grants_are_rebuilt_from_a_live_list_before_anything_is_granted() {
     let one = grant("g1", "a");

@@ -207,8 +207,8 @@ fn nodes_are_ordered_by_zone_and_age_or_as_the_pool_sets_it() {
     });
     assert_eq!(
         granted(&late),
-        ["b", "c", "a", "e", "d"],
-        "blocked late, own node last"
+        ["b", "c", "a", "d", "e"],
+        "own node late, blocked last"
     );
 }
 
