@@ -6,6 +6,7 @@ use super::{
     harness::Lab,
     objects::{self, CONFIGS, WORKER, config_path, node_path},
 };
+use crate::cluster::server::InjectedFailure;
 use machinist_kube_api::keys::protocol;
 use machinist_pool::GrantOutcome;
 use serde_json::json;
@@ -60,6 +61,40 @@ async fn a_refused_rendering_names_the_object_and_the_field_and_keeps_the_target
     })
     .await;
     assert_eq!(lab.target(), target);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rendered_config_that_the_api_server_refuses_is_a_condition() {
+    let lab = Lab::with_nodes(&["a"]).await;
+    let _running = lab.start("one").await;
+    lab.until("a target", |lab| !lab.target().is_empty()).await;
+    let target = lab.target();
+    for _ in 0..20 {
+        let refusal = InjectedFailure::Code(403, "Forbidden");
+        lab.server.trouble(&format!("POST {CONFIGS}"), refusal);
+    }
+    let config = objects::config("60-b", "/etc/b", "b");
+    lab.server.put(&config_path("60-b"), config);
+    lab.until("the condition", |lab| {
+        lab.is("RenderDegraded", "ApiServerForbidden")
+    })
+    .await;
+    let message = lab.condition("RenderDegraded")["message"].clone();
+    assert!(
+        message
+            .as_str()
+            .unwrap()
+            .contains("MachineConfig rendered-worker-"),
+        "{message}"
+    );
+    assert_eq!(lab.target(), target);
+    lab.server.stop_failing();
+    lab.until("the next attempt", |lab| lab.target() != target)
+        .await;
+    lab.until("the end", |lab| {
+        lab.condition("RenderDegraded")["status"] == "False"
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@ use crate::{
 use machinist_base::{
     backoff::{Backoff, jitter},
     error_chain::chain,
+    reason::Reason,
 };
 use machinist_cluster::ClusterError;
 use machinist_ignition::ConfigRules;
@@ -157,6 +158,24 @@ impl Renderer {
         next
     }
 
+    /// Records that a config was rendered and cannot be created. A server that does not answer refuses nothing.
+    fn record_refusal(&mut self, pool: &PoolView, error: &ClusterError, requests: &LeaderRequests) {
+        let reason = error.reason();
+        if ![Reason::ApiServerForbidden, Reason::ApiServerRefused].contains(&reason) {
+            return;
+        }
+        let outcome = RenderOutcome {
+            is_degraded: true,
+            reason: reason.as_str().to_owned(),
+            message: chain(error),
+        };
+        if self.outcomes.get(&pool.name) != Some(&outcome) {
+            self.monitor.metrics.render_failed(&pool.name);
+            requests.events().render_degraded(pool, &outcome.message);
+            self.outcomes.insert(pool.name.clone(), outcome);
+        }
+    }
+
     fn failed(&mut self, pool: &str, error: &ClusterError) -> Instant {
         let state = self.pools.entry(pool.to_owned()).or_default();
         log_failure(error, state.failures == 0);
@@ -238,7 +257,9 @@ impl Renderer {
                 Ok(rendered) => {
                     if !self.configs.contains_key(&rendered.name) {
                         let manifest = &rendered.manifest;
-                        let created = requests.create_config(&rendered.name, manifest).await?;
+                        let created = requests.create_config(&rendered.name, manifest).await;
+                        let created = created
+                            .inspect_err(|error| self.record_refusal(pool, error, requests))?;
                         let created = created.map(|config| (config.name.clone(), config));
                         self.configs.extend(created);
                         tracing::info!("pool {name}: rendered {}", rendered.name);

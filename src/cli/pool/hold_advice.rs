@@ -28,7 +28,7 @@ pub(super) fn hold_advice(reason: HoldReason, pool: &str, pin: Option<&str>) -> 
             )
         }
         HoldReason::AllBlocked => {
-            "scale the workloads up, or change their disruption budgets".to_owned()
+            "change the named disruption budgets, or scale up the workloads of those that require a number of available pods".to_owned()
         }
         HoldReason::NodesNotEligible | HoldReason::NodesUnavailable => {
             "repair or uncordon the nodes; for each one: machinist explain --node NODE".to_owned()
@@ -82,7 +82,7 @@ fn resume_command(reason: HoldReason, pool: &str, pin: Option<&str>) -> String {
 pub(super) fn condition_advice(kind: &str) -> &'static str {
     match kind {
         "RenderDegraded" => {
-            "correct the named MachineConfig; until then the pool keeps its last config"
+            "correct the named MachineConfig, or what makes the API server refuse it; until then the pool keeps its last config"
         }
         "NotCarriedOut" => "remove the fields; the rollout proceeds without them",
         "WindowTooShort" => "lengthen the maintenance windows of the pool or of its agents",
