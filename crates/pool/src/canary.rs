@@ -2,8 +2,11 @@
 
 use jiff::Timestamp;
 
+use machinist_base::text::join_limited;
+
 use super::{
     Hold, HoldReason,
+    hold::MAX_NAMED_NODES,
     pool_ledger::PoolLedger,
     rollout_inputs::{Recheck, later},
 };
@@ -13,20 +16,20 @@ use super::{
 pub(super) enum CanaryAllowance {
     /// The rule is fulfilled; only the limit counts.
     All,
-    /// This many.
-    Some(usize),
+    /// This many, beside those that are being updated.
+    Some { count: usize, updating: Vec<String> },
     /// None until the time has passed for which canary nodes run the new config.
     Soaking(Timestamp),
 }
 
 impl CanaryAllowance {
     pub(super) fn permits(&self) -> bool {
-        matches!(self, Self::All | Self::Some(1..))
+        matches!(self, Self::All | Self::Some { count: 1.., .. })
     }
 
     /// Takes one grant from the allowance.
     pub(super) fn take(&mut self) {
-        if let Self::Some(count) = self {
+        if let Self::Some { count, .. } = self {
             *count = count.saturating_sub(1);
         }
     }
@@ -38,11 +41,15 @@ impl CanaryAllowance {
                 HoldReason::CanarySoaking,
                 format!("the canary nodes run the new config until {until}"),
             )),
-            Self::Some(0) => Some(Hold::new(
-                HoldReason::CanaryInProgress,
-                "the canary nodes are updated first",
-            )),
-            Self::All | Self::Some(_) => None,
+            Self::Some { count: 0, updating } => {
+                let nodes = match updating.is_empty() {
+                    true => String::new(),
+                    false => format!(": {}", join_limited(updating.iter(), MAX_NAMED_NODES)),
+                };
+                let message = format!("the canary nodes are updated first{nodes}");
+                Some(Hold::new(HoldReason::CanaryInProgress, message))
+            }
+            Self::All | Self::Some { .. } => None,
         }
     }
 }
@@ -55,7 +62,10 @@ pub(super) fn canary_allowance(
     recheck: &mut Recheck,
 ) -> CanaryAllowance {
     let Some(rollout) = &ledger.rollout else {
-        return CanaryAllowance::Some(0);
+        return CanaryAllowance::Some {
+            count: 0,
+            updating: Vec::new(),
+        };
     };
     if ledger.settings.canary_nodes == 0 {
         return CanaryAllowance::All;
@@ -69,7 +79,12 @@ pub(super) fn canary_allowance(
         };
     }
     let grants = ledgers.iter().flat_map(|it| &it.grants.grants);
-    let active = grants.filter(|grant| ledger.is_current(grant)).count();
+    let active = grants.filter(|grant| ledger.is_current(grant));
+    let mut updating: Vec<String> = active.map(|grant| grant.node.clone()).collect();
+    updating.sort_unstable();
     let left = ledger.settings.canary_nodes.saturating_sub(rollout.done);
-    CanaryAllowance::Some(left.saturating_sub(active))
+    CanaryAllowance::Some {
+        count: left.saturating_sub(updating.len()),
+        updating,
+    }
 }

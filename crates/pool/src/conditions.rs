@@ -23,6 +23,9 @@ pub struct PoolCondition {
     pub message: String,
 }
 
+/// Maximum length of the blockers in a message: one node may have many.
+const MAX_BLOCKERS_BYTES: usize = 1024;
+
 /// Conditions written by other controllers that also make the pool `Degraded`.
 const FOREIGN_DEGRADED_CONDITIONS: [&str; 2] = ["RenderDegraded", "ImageBuildDegraded"];
 
@@ -92,7 +95,10 @@ fn progress(members: &PoolMembers<'_>, counts: &MachineCounts) -> PoolProgress {
         return stands("Pinned", message);
     }
     let [updated, machines] = [counts.updated, counts.machines].map(|it| it as usize);
-    let message = format!("{} on {part}", part_of(updated, machines, "node"));
+    let mut message = format!("{} on {part}", part_of(updated, machines, "node"));
+    if let Some(blocked) = blocked(members) {
+        message.push_str(&format!("; drain blocked: {blocked}"));
+    }
     match skipped(members, counts) {
         Some(names) => stands("NodesSkipped", format!("{message}; skipped: {names}")),
         None => PoolProgress {
@@ -101,6 +107,18 @@ fn progress(members: &PoolMembers<'_>, counts: &MachineCounts) -> PoolProgress {
             message,
         },
     }
+}
+
+/// The nodes whose drain is blocked, each with its blockers; `None` if there is none.
+fn blocked(members: &PoolMembers<'_>) -> Option<String> {
+    let nodes = members.nodes.iter().filter_map(|node| {
+        let blockers = node.annotation(annotation::BLOCKED_BY)?;
+        Some(format!("{} by {blockers}", node.name))
+    });
+    let mut nodes: Vec<String> = nodes.collect();
+    nodes.sort_unstable();
+    let named = join_limited(nodes.iter(), MAX_NAMED_NODES);
+    (!nodes.is_empty()).then(|| truncate_at_char(&named, MAX_BLOCKERS_BYTES).to_owned())
 }
 
 /// The nodes that an operator skips, if all others are updated: then nothing updates.

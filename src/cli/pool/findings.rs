@@ -98,7 +98,9 @@ fn controller_finding(controller: &ControllerReport, now: Timestamp) -> Option<P
         ControllerState::Active => return None,
         ControllerState::Absent => (
             format!("nothing is rolled out: no process holds the {lease}"),
-            format!("install or start the controller; {logs}"),
+            format!(
+                "a new leader takes over within 15 s if the controller runs; if not, install or start it; {logs}"
+            ),
         ),
         ControllerState::Silent => (
             format!("{text}; the conditions of the pool may be outdated"),
