@@ -94,7 +94,7 @@ holds! {
     NodesUnavailable: Waits,
     /// The annotation with the grants is full; the next grant waits for the end of another one.
     GrantsFull: Waits,
-    /// Nodes that are left are not ready, have a silent agent, or were tried a short time ago.
+    /// Nodes that are left are cordoned by a person, are not ready, have a silent agent, or were tried a short time ago.
     NodesNotEligible: Waits,
     /// Only nodes that `machinist skip` leaves out are not updated; the message names them.
     NodesSkipped: Waits,

@@ -18,16 +18,17 @@ use std::{fmt, time::Duration};
 pub(super) use self::{
     changed_files::ChangedFiles,
     error::GrubError,
-    host_files::HostFiles,
+    host_files::{HostFiles, PREFIX, in_prefix},
     new_entry::check,
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
-    state::{NEXT_ENTRY, PREFIX, block_with_next, in_prefix},
+    state::{NEXT_ENTRY, block_with_next},
     trial_entry::with_block,
 };
 use self::{
+    host_files::path,
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
-    state::{DEFAULT_FILE, GrubState, boot, has_arguments, own_arguments, path},
+    state::{DEFAULT_FILE, GrubState, boot, has_arguments, own_arguments},
     trial_entry::staged_id,
 };
 use super::{

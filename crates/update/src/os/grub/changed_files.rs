@@ -2,9 +2,8 @@
 
 use super::{
     error::GrubError,
-    host_files::MAX_CONFIG_BYTES,
+    host_files::{MAX_CONFIG_BYTES, in_prefix, path},
     obstacles::real_path,
-    state::{in_prefix, path},
     trial_entry::has_broken_block,
 };
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock};

@@ -2,12 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use super::error::GrubError;
 use machinist_base::abs_path::AbsPath;
-use machinist_boot_loader::grub::GrubFiles;
+use machinist_boot_loader::grub::{BootError, GrubFiles};
 use machinist_rootfs::{FileKind, Root};
+
+/// The directory of GRUB's configuration.
+pub(in crate::os) const PREFIX: &str = "/boot/grub";
 
 /// Maximum length of a configuration file of GRUB. One with hundreds of kernels has a megabyte.
 pub(super) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
+pub(in crate::os) fn in_prefix(name: &str) -> String {
+    format!("{PREFIX}/{name}")
+}
+
+pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
+    AbsPath::new(path).map_err(|_| GrubError::Boot(BootError::Missing(path.to_owned())))
+}
 
 /// The files of the host, some of them replaced by planned texts.
 #[derive(Clone)]

@@ -2,8 +2,8 @@
 
 use super::{
     error::GrubError,
-    host_files::HostFiles,
-    state::{GrubState, PREFIX, block_with_next, boot, has_arguments, in_prefix, own_arguments},
+    host_files::{HostFiles, PREFIX, in_prefix},
+    state::{GrubState, block_with_next, boot, has_arguments, own_arguments},
     trial_entry::{self, with_block},
 };
 use crate::os::{

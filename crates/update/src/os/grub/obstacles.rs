@@ -5,7 +5,7 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
 
-use super::state::{PREFIX, in_prefix};
+use super::host_files::{PREFIX, in_prefix};
 use crate::os::{MAX_COMMAND_LINE_BYTES, host_detection::is_there};
 
 /// The places of grub-mkconfig: Debian, then distributions with merged directories.

@@ -1,22 +1,21 @@
 //! Reads the deployments from GRUB's files.
 
 use super::{
-    changed_files::ChangedFiles, error::GrubError, host_files::HostFiles, trial_entry::staged_id,
+    changed_files::ChangedFiles,
+    error::GrubError,
+    host_files::{HostFiles, PREFIX, in_prefix, path},
+    trial_entry::staged_id,
 };
 use crate::os::{
     Deployment, MAX_COMMAND_LINE_BYTES, StagedDeployment,
     kept_arguments::{KeptArguments, joined},
     trial_arguments::{id_of, without_trial},
 };
-use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
 };
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
-
-/// The directory of GRUB's configuration.
-pub(in crate::os) const PREFIX: &str = "/boot/grub";
 
 /// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
 /// `kdump-tools.cfg`, which may set the variable again.
@@ -57,14 +56,6 @@ pub(super) struct GrubState {
     host: Option<KernelCommandLine>,
     pub(super) block: EnvironmentBlock,
     pub(super) custom: String,
-}
-
-pub(in crate::os) fn in_prefix(name: &str) -> String {
-    format!("{PREFIX}/{name}")
-}
-
-pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
-    AbsPath::new(path).map_err(|_| GrubError::Boot(BootError::Missing(path.to_owned())))
 }
 
 impl GrubState {
