@@ -33,6 +33,7 @@ fn a_rollout_waits_for_a_budget_and_survives_its_pool() {
     a_blocked_node_keeps_its_grant_when_its_pool_is_deleted(&pools);
     a_blocked_node_steps_aside(&pools);
     the_next_node_waits_for_the_pods_of_the_last_one(&pools);
+    a_node_that_is_created_again_during_its_drain_is_updated(&pools);
     assert_eq!(audit::refused(&pools.cluster), [""; 0]);
 }
 
@@ -121,6 +122,30 @@ fn a_blocked_node_steps_aside(pools: &Pools) {
     pools.cluster.kubectl(&deployment);
     let updates = audit::Updates::of(&pools.cluster, from, &[]);
     assert_eq!(updates.most_of(&[BLOCKED, OTHER]), 1, "{updates:#?}");
+}
+
+/// Its grant is free when it is deleted; its agent is still in the middle of the update.
+fn a_node_that_is_created_again_during_its_drain_is_updated(pools: &Pools) {
+    pools.cluster.workload("guarded", BLOCKED, 1);
+    pools.cluster.apply(BUDGET);
+    let old = pools.target("worker");
+    pools.apply_config("10-worker", "worker", &[rebooting("fifth\n")]);
+    let target = pools.wait_rendered("worker", &old);
+    let blocked = |node: &Value| annotation(node, "machinist.dev/blocked-by").contains("guarded");
+    pools.wait_node(BLOCKED, "a blocked drain", blocked);
+    pools.wait_pool("worker", "the blocked drain in a condition", |pool| {
+        let message = condition(pool, "Updating")["message"].as_str();
+        message.is_some_and(|it| it.contains("drain blocked: one by default/guarded-"))
+    });
+    pools.cluster.kubectl(&["delete", "node", BLOCKED]);
+    let machine = pools.machine(BLOCKED);
+    machine.exec(&["systemctl", "restart", "kubelet"]);
+    let budget = ["delete", "poddisruptionbudget", "guard"];
+    pools.cluster.kubectl(&budget);
+    pools.wait_node(BLOCKED, "the config of its second grant", |node| {
+        protocol(node, "currentConfig") == target && protocol(node, "state") == "Done"
+    });
+    pools.wait_rolled_out("worker");
 }
 
 fn the_next_node_waits_for_the_pods_of_the_last_one(pools: &Pools) {

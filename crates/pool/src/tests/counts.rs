@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{super::*, cordoned, node, of_role, row, target, with};
 use machinist_kube_api::{
     NodeView,
-    keys::{pool_annotation, protocol},
+    keys::{annotation, pool_annotation, protocol},
 };
 
 #[test]
@@ -149,6 +149,27 @@ fn a_pinned_pool_is_updating_only_until_every_node_is_on_the_pin() {
         let updating = all.iter().find(|it| it.kind == "Updating").unwrap();
         assert_eq!((updating.status, updating.reason), (is_updating, reason));
     }
+}
+
+#[test]
+fn an_updating_pool_names_the_nodes_whose_drain_is_blocked_with_their_blockers() {
+    let blocked = |name: &str| {
+        let mut node = cordoned(node(name, "c0", "c1", "Working"));
+        let blockers = format!("shop/{name} (DrainBlocked)");
+        let blockers = (annotation::BLOCKED_BY.to_owned(), blockers);
+        node.annotations.extend([blockers]);
+        node
+    };
+    let pool = target("c1");
+    let nodes = [blocked("b"), blocked("a"), node("c", "c0", "c0", "Done")];
+    let split = split(std::slice::from_ref(&pool), &nodes);
+    let members = &split.pools[0];
+    let all = conditions(members, &MachineCounts::of(members));
+    let updating = all.iter().find(|it| it.kind == "Updating").unwrap();
+    assert_eq!(
+        updating.message,
+        "0 of 3 nodes are on c1; drain blocked: a by shop/a (DrainBlocked), b by shop/b (DrainBlocked)"
+    );
 }
 
 #[test]

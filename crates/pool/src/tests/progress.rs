@@ -45,6 +45,8 @@ fn the_first_node_is_the_canary_and_soaks() {
         (condition.status, condition.reason)
     };
     assert_eq!(held(&leader, &server), (false, "CanaryInProgress"));
+    let condition = leader.decision(&server).pools[0].conditions[0].clone();
+    assert_eq!(condition.message, "the canary nodes are updated first: a");
     assert!(act(&mut server, "a", &AgentStep::Acknowledge));
     assert!(act(&mut server, "a", &AgentStep::End(GrantOutcome::Done)));
     run_leader(&mut leader, &mut server);
