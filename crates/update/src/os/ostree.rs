@@ -100,7 +100,9 @@ impl<C: HostCommand> OstreeProvider<C> {
 
     /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
     fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        self.set_trial(state, TrialState::None)?;
+        if TrialState::of(&state.files.block) != TrialState::None {
+            self.set_trial(state, TrialState::None)?;
+        }
         for file in [NOT_FINALIZED, NOT_REMOVED] {
             self.remove_marker(file)?;
         }
