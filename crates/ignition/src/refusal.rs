@@ -79,13 +79,13 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// The document's name, unless the file name contains it.
+    /// The document's name, unless the name of the file or of the object (`MachineConfig NAME`) contains it.
     fn shown_config(&self) -> Option<&str> {
         let config = self.config.as_deref()?;
         let file = self.file.as_deref().unwrap_or_default();
-        let name = file.rsplit('/').next().unwrap_or_default();
+        let name = file.rsplit(['/', ' ']).next().unwrap_or_default();
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-        (stem != config).then_some(config)
+        (![name, stem].contains(&config)).then_some(config)
     }
 
     /// The file, line and field, as in front of the message; empty if they are not known.
@@ -123,5 +123,27 @@ impl fmt::Display for Refusal {
             write!(f, "; expected {expected}")?;
         }
         write!(f, " [{}]", self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_named_once() {
+        for (file, config, place) in [
+            ("machine.d/10-x.yaml", "10-x", "machine.d/10-x.yaml: "),
+            ("all.yaml", "10-x", "all.yaml: in 10-x: "),
+            (
+                "MachineConfig rendered-a",
+                "rendered-a",
+                "MachineConfig rendered-a: ",
+            ),
+        ] {
+            let mut refusal = Refusal::new(Reason::PathInvalid, "x").file(file);
+            refusal.config = Some(config.into());
+            assert_eq!(refusal.place(), place);
+        }
     }
 }

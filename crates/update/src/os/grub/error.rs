@@ -45,7 +45,7 @@ pub(in crate::os) enum GrubError {
 }
 
 impl GrubError {
-    const fn is_retryable(&self) -> bool {
+    pub(in crate::os) const fn is_retryable(&self) -> bool {
         // Package managers rewrite grub.cfg and kernels while the machine runs.
         matches!(
             self,

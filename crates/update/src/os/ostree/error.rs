@@ -3,8 +3,7 @@
 use std::error::Error;
 
 use crate::os::{DeploymentId, OsError, ProviderStep, grub::GrubError};
-use machinist_boot_loader::grub::{ArgumentFault, BootError};
-use machinist_ignition::KernelArgument;
+use machinist_boot_loader::grub::BootError;
 use machinist_rootfs::RootError;
 
 /// Why the deployments of OSTree do not allow a step.
@@ -16,11 +15,6 @@ pub(super) enum OstreeError {
     Grub(#[from] GrubError),
     #[error("GRUB's configuration cannot be used")]
     Boot(#[from] BootError),
-    #[error("kernel argument {argument}: {fault}")]
-    Argument {
-        argument: String,
-        fault: ArgumentFault,
-    },
     #[error(
         "kernel argument {0}: the deployment has an equal one, and libostree keeps only one of them"
     )]
@@ -64,11 +58,12 @@ pub(super) enum OstreeError {
 
 impl OstreeError {
     const fn is_retryable(&self) -> bool {
-        // Another program may hold OSTree's lock or write entries.
-        matches!(
-            self,
-            Self::Root(_) | Self::Boot(_) | Self::NoEntry(_) | Self::Command { .. }
-        )
+        match self {
+            Self::Grub(error) => error.is_retryable(),
+            // Another program may hold OSTree's lock or write entries.
+            Self::Root(_) | Self::Boot(_) | Self::NoEntry(_) | Self::Command { .. } => true,
+            _ => false,
+        }
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {
@@ -76,15 +71,6 @@ impl OstreeError {
             step,
             retryable: self.is_retryable(),
             source: Box::new(self),
-        }
-    }
-}
-
-impl From<(KernelArgument, ArgumentFault)> for OstreeError {
-    fn from((argument, fault): (KernelArgument, ArgumentFault)) -> Self {
-        Self::Argument {
-            argument: argument.as_str().to_owned(),
-            fault,
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::os::{
     DeploymentId, DesiredDeployment, KernelArguments, KernelType, OsError, ProviderStep,
-    grub::HostFiles,
+    grub::{GrubError, HostFiles},
     trial_arguments::{id_of, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
@@ -56,7 +56,7 @@ fn carried_arguments(
 
 /// The arguments as words of a GRUB script, because libostree writes them into grub.cfg as they are.
 pub(super) fn argument_words(arguments: &KernelCommandLine) -> Result<Vec<String>, OstreeError> {
-    let words = script_word_list(arguments)?;
+    let words = script_word_list(arguments).map_err(GrubError::from)?;
     match kernel_arguments(&words.join(" ")) {
         Some(found) if found == *arguments => Ok(words),
         found => Err(OstreeError::OtherArguments {
