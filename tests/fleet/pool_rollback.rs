@@ -173,6 +173,26 @@ async fn rollback_starts_the_rollout_of_a_pool_that_has_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn rollback_starts_the_stopped_rollout_of_a_pinned_pool_again() {
+    let server = world().await;
+    has_run(&server, "worker", &[NEW, OLD], 8);
+    rollout(&server, "worker", |_| {});
+    let call = ["rollback", "--pool", "worker", "--to", OLD, "--yes"];
+    let output = machinist(&server, &call).await;
+    assert!(out(&output).contains("pinned to"), "{output:?}");
+    rollout(&server, "worker", |state| {
+        state.target = OLD.to_owned();
+        state.stopped = Some("CanaryFailed".to_owned());
+        state.failures = 1;
+    });
+    assert_eq!(holds(&server, "worker").await, ["CanaryFailed"]);
+    let output = machinist(&server, &call).await;
+    assert!(out(&output).contains(", rollout started"), "{output:?}");
+    assert_eq!(holds(&server, "worker").await, Vec::<&str>::new());
+    assert_eq!(pin(&server), json!(OLD));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rollback_does_not_pin_a_pool_that_changed_after_it_was_shown() {
     let server = world().await;
     has_run(&server, "worker", &[NEW, OLD], 8);
