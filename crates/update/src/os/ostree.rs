@@ -275,7 +275,9 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
             return Err(missing(ProviderStep::Keep, booted));
         }
         match state.selected == state.booted && !state.is_trial_first() {
-            true => Ok(()),
+            true if state.own_staged().is_some() => Ok(()),
+            // An earlier process may have ended before it removed what the trial leaves.
+            true => self.end_trial(&state).map_err(at),
             false => self.keep_booted(&state).await.map_err(at),
         }
     }
