@@ -287,7 +287,8 @@ fn a_partially_written_config_is_not_applied() {
     }
     writer.write_all(&next.as_bytes()[half..]).unwrap();
     drop(writer);
-    until("the whole config", || place.read("/etc/three").is_some());
+    agent.wait_for_nth_log("is in place and verified", 2);
+    assert!(place.read("/etc/three").is_some());
     assert_eq!(agent.lines("starting update to").len(), 2);
 }
 

@@ -206,6 +206,9 @@ pub(crate) struct Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprint!("{}", thread_states(self.child.id()));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
@@ -214,6 +217,18 @@ impl Drop for Agent {
             }
         }
     }
+}
+
+/// What the threads of a process wait for, to find out why a test has waited in vain.
+fn thread_states(process: u32) -> String {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let mut states = String::new();
+    for thread in threads.into_iter().flatten().flatten() {
+        let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let [name, call, stack] = ["comm", "syscall", "stack"].map(read);
+        states.push_str(&format!("thread {}: {call}{stack}\n", name.trim()));
+    }
+    states
 }
 
 fn listen(pipe: impl Read + Send + 'static) -> Lines {

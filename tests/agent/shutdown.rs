@@ -21,6 +21,8 @@ fn sigint_and_sigterm_stop_the_agent_with_exit_0() {
         agent.signal(signal);
         let status = agent.ended();
         assert_eq!(status.code(), Some(0), "{signal}");
+        // Its last lines may still be in the pipe.
+        agent.wait_for_log("stopping");
         assert_eq!(agent.lines("stopping").len(), 1);
         assert_eq!(agent.lines("ERROR").len(), 0, "{:?}", agent.lines("ERROR"));
         assert_eq!(code(&place.machinist(&["status"])), 1);
