@@ -19,6 +19,7 @@ pub(crate) mod harness;
 mod no_reboot;
 mod nodes;
 mod obstacles;
+mod os_images;
 mod os_trials;
 mod os_trials_on_ostree;
 mod phases;

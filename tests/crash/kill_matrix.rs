@@ -36,6 +36,8 @@ macro_rules! cases {
 cases!(EFFECTS, done_in: PhaseEffect {
     Plan => [Restart Planned, Reboot Planned],
     AwaitRelease => [Restart Waiting],
+    // These machines have no OS provider; `tests/update/os_images.rs` restarts the agent during a download.
+    Fetch => [],
     Cordon => [Reboot Cordoned],
     Withhold => [Reboot DisablingDevices],
     Drain => [Reboot Draining],
@@ -53,6 +55,7 @@ cases!(PHASES, passed_in: Phase {
     Idle => [Restart Idle],
     Planned => [Undo Planned],
     Waiting => [Reboot Waiting, Undo Waiting],
+    Fetching => [],
     Cordoned => [],
     DisablingDevices => [],
     Draining => [],
@@ -260,10 +263,8 @@ fn a_kill_around_any_effect_or_phase_ends_as_without_the_kill() {
             covered.insert(index);
         }
     }
-    println!(
-        "{kills} kills, {} of {} phases",
-        covered.len(),
-        Phase::ALL.len()
-    );
-    assert_eq!(covered.len(), Phase::ALL.len());
+    // All phases but that of a download.
+    let expected = Phase::ALL.len() - 1;
+    println!("{kills} kills, {} of {expected} phases", covered.len());
+    assert_eq!(covered.len(), expected);
 }

@@ -54,6 +54,9 @@ pub(crate) trait Host {
     /// Whether the provider changes more than kernel arguments.
     const CHANGES_IMAGES: bool = true;
 
+    /// Whether the provider changes the kernel type and extensions.
+    const CHANGES_PACKAGES: bool = true;
+
     /// Whether a deployment may have several equal kernel arguments.
     const KEEPS_EQUAL_ARGUMENTS: bool = true;
 
@@ -213,6 +216,10 @@ impl<H: Host> Scene<H> {
     }
 
     async fn stage(&self, wanted: &DesiredDeployment) -> Result<DeploymentId, String> {
+        if let Some(image) = &wanted.image {
+            let fetched = self.agent.fetch(image, STEP_TIMEOUT).await;
+            fetched.map_err(|e| error_text(&e))?;
+        }
         let staged = self.agent.stage(wanted, STEP_TIMEOUT).await;
         let staged = staged.map_err(|e| error_text(&e))?;
         staged.ok_or_else(|| "nothing was staged".to_owned())

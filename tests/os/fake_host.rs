@@ -74,6 +74,7 @@ impl Machine {
             made: 0,
             agents: 0,
             images: vec![(installed.clone(), "1.0".to_owned())],
+            fetched: Vec::new(),
             fails: None,
             takes: Duration::ZERO,
         };
@@ -210,6 +211,14 @@ impl Agent {
         found.map(|(_, version)| version.clone())
     }
 
+    fn properties(&self, image: &ImageRef) -> FetchedImage {
+        FetchedImage {
+            version: self
+                .version(image)
+                .filter(|_| !self.host.breaks(Breaks::NoVersions)),
+        }
+    }
+
     /// The image that is pulled for the requested one.
     fn pulled(&self, image: &ImageRef) -> ImageRef {
         let disk = self.host.disk();
@@ -331,6 +340,11 @@ impl OsProvider for Agent {
         })
     }
 
+    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
+        let is_fetched = self.host.disk().fetched.contains(image);
+        Ok(is_fetched.then(|| self.properties(image)))
+    }
+
     async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError> {
         let down = || OsError::Unreachable {
             image: image.clone(),
@@ -344,9 +358,12 @@ impl OsProvider for Agent {
                 other => other,
             })?;
         match self.version(image) {
-            Some(version) => Ok(FetchedImage {
-                version: Some(version).filter(|_| !self.host.breaks(Breaks::NoVersions)),
-            }),
+            Some(_) => {
+                if !self.host.breaks(Breaks::ForgetsFetched) {
+                    self.host.disk().fetched.push(image.clone());
+                }
+                Ok(self.properties(image))
+            }
             None => Err(OsError::Unreachable {
                 image: image.clone(),
                 retryable: false,

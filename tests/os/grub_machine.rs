@@ -142,6 +142,12 @@ impl GrubFiles for Below<'_> {
     fn is_directory(&self, path: &str) -> bool {
         below(self.0, path).is_dir()
     }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        let entries = fs::read_dir(below(self.0, path)).into_iter().flatten();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
 }
 
 fn below(directory: &Path, path: &str) -> PathBuf {
@@ -356,5 +362,15 @@ impl HostCommand for Programs {
         }
         mkconfig(&self.directory, arguments[1]);
         Ok(())
+    }
+
+    async fn run_in_background(
+        &self,
+        program: &str,
+        _arguments: &[&str],
+        _limit: Duration,
+        _error_file: &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("this host downloads nothing: {program}")
     }
 }

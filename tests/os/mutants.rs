@@ -175,6 +175,10 @@ const SEEN_BY: &[(Breaks, &str)] = &[
         "an_image_is_fetched_with_its_version_or_refused_by_name",
     ),
     (
+        Breaks::ForgetsFetched,
+        "an_image_is_fetched_with_its_version_or_refused_by_name",
+    ),
+    (
         Breaks::NoVersions,
         "an_image_is_fetched_with_its_version_or_refused_by_name",
     ),

@@ -11,6 +11,7 @@ use machinist_update::os::{
 
 use super::{
     contract::{Host, every_provider_keeps},
+    ostree_files::Layout,
     ostree_machine::{BEFORE, CUSTOM, OstreeMachine, OstreeProgram},
 };
 
@@ -21,20 +22,21 @@ struct OstreeHost {
 
 impl OstreeHost {
     fn new() -> Self {
+        Self::with_layout(Layout::Debian)
+    }
+
+    fn with_layout(layout: Layout) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
-            machine: OstreeMachine::new(directory.path()),
+            machine: OstreeMachine::with_layout(directory.path(), layout),
             _directory: directory,
         }
     }
 
     /// Checks that nothing of a trial is left.
     fn assert_settled(&self, case: &str) {
-        assert_eq!(self.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
-        assert!(
-            !self.read("boot/grub/grubenv").contains("machinist"),
-            "{case}"
-        );
+        assert_eq!(self.grub_file("custom.cfg"), CUSTOM, "{case}");
+        assert!(!self.grub_file("grubenv").contains("machinist"), "{case}");
         let (name, options) = &self.menu()[0];
         assert!(!options.contains("machinist"), "{case}: {name} {options}");
     }
@@ -51,7 +53,7 @@ impl Deref for OstreeHost {
 impl Host for OstreeHost {
     type Provider = OstreeProvider<OstreeProgram>;
 
-    const CHANGES_IMAGES: bool = false;
+    const CHANGES_PACKAGES: bool = false;
 
     const KEEPS_EQUAL_ARGUMENTS: bool = false;
 
@@ -69,7 +71,9 @@ impl Host for OstreeHost {
         self.machine.boot();
     }
 
-    fn publishes(&self, _image: &ImageRef, _version: &str) {}
+    fn publishes(&self, image: &ImageRef, version: &str) {
+        self.machine.registry.publish(image, version);
+    }
 
     fn fails_next(&self, step: ProviderStep) {
         self.machine.fails_next(step);
@@ -79,7 +83,9 @@ impl Host for OstreeHost {
         self.machine.panics(id.as_str());
     }
 
-    fn takes(&self, _long: Duration) {}
+    fn takes(&self, long: Duration) {
+        self.machine.registry.take(long);
+    }
 }
 
 fn wanted(append: &str, remove: &str) -> DesiredDeployment {
@@ -94,8 +100,10 @@ fn wanted(append: &str, remove: &str) -> DesiredDeployment {
 
 #[tokio::test(start_paused = true)]
 async fn the_ostree_provider_passes_the_contract() {
-    let broken = every_provider_keeps(OstreeHost::new).await;
-    assert!(broken.is_empty(), "{broken:#?}");
+    for layout in [Layout::Debian, Layout::Bootc] {
+        let broken = every_provider_keeps(|| OstreeHost::with_layout(layout)).await;
+        assert!(broken.is_empty(), "{layout:?}: {broken:#?}");
+    }
 }
 
 /// After a power cut or a reboot at any moment the machine boots with the arguments of before or with the new ones, and
@@ -287,4 +295,54 @@ async fn deployments_of_other_programs_stay() {
             !is_staged
         );
     }
+}
+
+/// The agent was killed after bootc had staged the image, and before that was staged as a trial.
+#[tokio::test]
+async fn an_interrupted_switch_of_bootc_is_repeated() {
+    let host = OstreeHost::with_layout(Layout::Bootc);
+    let image = super::contract::image("new");
+    host.registry.publish(&image, "2.0");
+    let wanted = DesiredDeployment {
+        image: Some(image),
+        ..wanted("nosmt", "")
+    };
+    let mut operations = 0;
+    let mut is_done = false;
+    while !is_done {
+        let agent = host.agent_until(operations);
+        let fetched = agent.fetch(wanted.image.as_ref().unwrap(), STEP_TIMEOUT);
+        let done = fetched.await.is_ok();
+        is_done = done && agent.stage(&wanted, STEP_TIMEOUT).await.is_ok();
+        operations += 1;
+        assert!(operations < 200);
+    }
+    let id = host.agent().stage(&wanted, STEP_TIMEOUT).await.unwrap();
+    host.agent().unlock(&id.unwrap()).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    assert_eq!(
+        host.agent().observe().await.unwrap().booted.image,
+        wanted.image
+    );
+}
+
+/// blscfg replaces variables within quotes as well.
+#[tokio::test]
+async fn arguments_with_variables_are_refused_where_grub_reads_boot_entries() {
+    let host = OstreeHost::with_layout(Layout::Bootc);
+    let staged = host.agent().stage(&wanted("a=$x", ""), STEP_TIMEOUT).await;
+    assert!(!staged.unwrap_err().is_retryable());
+    let text = "a=\"b  c\" e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ o={p}<q>";
+    let staged = host.agent().stage(&wanted(text, ""), STEP_TIMEOUT).await;
+    host.agent()
+        .unlock(&staged.unwrap().unwrap())
+        .await
+        .unwrap();
+    host.reboot();
+    let running = KernelCommandLine::parse(&host.running());
+    assert_eq!(
+        running,
+        KernelCommandLine::parse(&format!("{BEFORE} {text}"))
+    );
 }

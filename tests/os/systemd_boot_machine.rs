@@ -267,4 +267,14 @@ impl HostCommand for Bootctl {
         }
         Ok(())
     }
+
+    async fn run_in_background(
+        &self,
+        program: &str,
+        _arguments: &[&str],
+        _limit: Duration,
+        _error_file: &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("this host downloads nothing: {program}")
+    }
 }

@@ -14,7 +14,10 @@ use machinist_update::{
 };
 
 use crate::{
-    os::ostree_machine::{BEFORE, CUSTOM, OstreeMachine},
+    os::{
+        ostree_files::Layout,
+        ostree_machine::{BEFORE, CUSTOM, OstreeMachine},
+    },
     update::{
         harness::{Driver, boot, machine},
         reboots::reboots,
@@ -24,10 +27,10 @@ use crate::{
 /// The file of the configs.
 const FILE: &str = "/etc/example.conf";
 
-struct Host {
-    sandbox: Sandbox,
-    ostree: OstreeMachine,
-    script: Script,
+pub(super) struct Host {
+    pub(super) sandbox: Sandbox,
+    pub(super) ostree: OstreeMachine,
+    pub(super) script: Script,
     boots: u32,
 }
 
@@ -44,6 +47,7 @@ fn options() -> ReconcilerOptions {
         ..conduct(true)
     };
     options.capabilities.os = OsCapabilities {
+        image: true,
         kernel_arguments: true,
         ..OsCapabilities::without_provider(HostKind::Ostree)
     };
@@ -51,9 +55,13 @@ fn options() -> ReconcilerOptions {
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
+        Self::with_layout(Layout::Debian)
+    }
+
+    pub(super) fn with_layout(layout: Layout) -> Self {
         let sandbox = machine();
-        let ostree = OstreeMachine::new(&sandbox.path("/"));
+        let ostree = OstreeMachine::with_layout(&sandbox.path("/"), layout);
         Self {
             sandbox,
             ostree,
@@ -62,7 +70,7 @@ impl Host {
         }
     }
 
-    fn agent(&self, wanted: &Written) -> Driver {
+    pub(super) fn agent(&self, wanted: &Written) -> Driver {
         let root = self.sandbox.root();
         let provider = self.ostree.agent();
         let how = (wanted.desired(), options());
@@ -77,19 +85,19 @@ impl Host {
     }
 
     /// Shuts down properly and boots.
-    fn reboot(&mut self) {
+    pub(super) fn reboot(&mut self) {
         self.ostree.reboot();
         self.booted();
     }
 
     /// Loses power and boots.
-    fn power_cut(&mut self) {
+    pub(super) fn power_cut(&mut self) {
         self.ostree.boot();
         self.booted();
     }
 
     /// Runs the agent until it has requested the next reboot.
-    async fn until_reboot(&self, wanted: &Written) {
+    pub(super) async fn until_reboot(&self, wanted: &Written) {
         let before = reboots(&self.script);
         let agent = self.agent(wanted);
         self.script
@@ -99,13 +107,13 @@ impl Host {
     }
 
     /// Applies a config with one reboot.
-    async fn apply(&mut self, wanted: &Written) {
+    pub(super) async fn apply(&mut self, wanted: &Written) {
         self.until_reboot(wanted).await;
         self.reboot();
         self.until_on(wanted).await;
     }
 
-    async fn until_on(&self, wanted: &Written) {
+    pub(super) async fn until_on(&self, wanted: &Written) {
         let mut agent = self.agent(wanted);
         let report = agent.until_on(wanted).await;
         assert_eq!(report.updates[0].outcome, Outcome::Done);
@@ -114,7 +122,7 @@ impl Host {
     }
 
     /// Runs the agent until it reports a failed update without another reboot.
-    async fn until_failed(&self, wanted: &Written) -> Reason {
+    pub(super) async fn until_failed(&self, wanted: &Written) -> Reason {
         let before = reboots(&self.script);
         let mut agent = self.agent(wanted);
         let report = agent.until_failed().await;
@@ -126,13 +134,13 @@ impl Host {
 
     /// Checks that nothing of a trial is left.
     fn assert_settled(&self) {
-        assert_eq!(self.ostree.read("boot/grub/custom.cfg"), CUSTOM);
-        assert!(!self.ostree.read("boot/grub/grubenv").contains("machinist"));
+        assert_eq!(self.ostree.grub_file("custom.cfg"), CUSTOM);
+        assert!(!self.ostree.grub_file("grubenv").contains("machinist"));
         assert!(!self.ostree.menu()[0].1.contains("machinist"));
     }
 
     /// Checks the arguments of the running kernel, and the text of the file.
-    fn assert_on(&self, arguments: &str, file: &str) {
+    pub(super) fn assert_on(&self, arguments: &str, file: &str) {
         assert_eq!(self.ostree.running(), format!("{BEFORE} {arguments}"));
         assert_eq!(self.sandbox.read(FILE).as_deref(), Some(file));
     }

@@ -10,6 +10,8 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::Withdrawn,
         PhaseEvent::PlanEmpty,
         PhaseEvent::PlanReady,
+        PhaseEvent::ImageMissing,
+        PhaseEvent::Fetched,
         PhaseEvent::Cordoned,
         PhaseEvent::DevicesDisabled,
         PhaseEvent::Drained,
@@ -44,42 +46,16 @@ fn events() -> Vec<PhaseEvent> {
 
 /// The events with which an effect may end.
 fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
-    let refused = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
     let done = |reboot| PhaseEvent::ActionsDone { reboot };
     let undone = |reboot, withdrawn| PhaseEvent::Undone { reboot, withdrawn };
     let mut all = match effect {
-        PhaseEffect::Plan => vec![
-            PhaseEvent::PlanEmpty,
-            PhaseEvent::PlanReady,
-            refused(true),
-            refused(false),
-        ],
-        PhaseEffect::AwaitRelease => {
-            let released = |drain| PhaseEvent::Released { drain };
-            vec![released(true), released(false), PhaseEvent::Withdrawn]
-        }
-        // The desired config may change meanwhile, too.
-        PhaseEffect::Cordon => vec![
-            PhaseEvent::Cordoned,
-            PhaseEvent::Desired,
-            PhaseEvent::Withdrawn,
-        ],
-        PhaseEffect::Withhold => vec![
-            PhaseEvent::DevicesDisabled,
-            PhaseEvent::Desired,
-            PhaseEvent::Withdrawn,
-        ],
-        PhaseEffect::Drain => vec![
-            PhaseEvent::Drained,
-            PhaseEvent::Desired,
-            PhaseEvent::Withdrawn,
-        ],
-        PhaseEffect::Quiesce => vec![
-            PhaseEvent::Permitted,
-            PhaseEvent::Refilled,
-            PhaseEvent::Desired,
-            PhaseEvent::Withdrawn,
-        ],
+        PhaseEffect::Plan => vec![PhaseEvent::PlanEmpty, PhaseEvent::PlanReady],
+        PhaseEffect::AwaitRelease => vec![PhaseEvent::ImageMissing, PhaseEvent::Withdrawn],
+        PhaseEffect::Fetch => vec![PhaseEvent::Fetched, PhaseEvent::Replan],
+        PhaseEffect::Cordon => vec![PhaseEvent::Cordoned],
+        PhaseEffect::Withhold => vec![PhaseEvent::DevicesDisabled],
+        PhaseEffect::Drain => vec![PhaseEvent::Drained],
+        PhaseEffect::Quiesce => vec![PhaseEvent::Permitted, PhaseEvent::Refilled],
         PhaseEffect::Uncordon => {
             let lifted = |failed| PhaseEvent::Uncordoned { failed };
             return vec![lifted(true), lifted(false), PhaseEvent::Desired];
@@ -87,11 +63,7 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
         PhaseEffect::Stage => vec![PhaseEvent::Staged, PhaseEvent::Replan],
         PhaseEffect::Commit => vec![PhaseEvent::Committed],
         PhaseEffect::Act => vec![done(true), done(false)],
-        PhaseEffect::Reboot => vec![
-            PhaseEvent::Desired,
-            PhaseEvent::Withdrawn,
-            PhaseEvent::BootSeen,
-        ],
+        PhaseEffect::Reboot => vec![PhaseEvent::BootSeen],
         PhaseEffect::Verify => vec![PhaseEvent::Verified],
         PhaseEffect::Undo => {
             return vec![
@@ -103,8 +75,33 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
             ];
         }
     };
+    let (refused, released) = (
+        |reboot_pending| PhaseEvent::PlanRefused { reboot_pending },
+        |drain| PhaseEvent::Released { drain },
+    );
+    match effect {
+        PhaseEffect::Plan => all.extend([refused(true), refused(false)]),
+        PhaseEffect::AwaitRelease => all.extend([released(true), released(false)]),
+        _ => {}
+    }
+    if is_interrupted_by_desired(effect) {
+        all.extend([PhaseEvent::Desired, PhaseEvent::Withdrawn]);
+    }
     all.push(PhaseEvent::StepFailed);
     all
+}
+
+/// Whether the desired config may change while the effect runs.
+const fn is_interrupted_by_desired(effect: PhaseEffect) -> bool {
+    matches!(
+        effect,
+        PhaseEffect::Fetch
+            | PhaseEffect::Cordon
+            | PhaseEffect::Withhold
+            | PhaseEffect::Drain
+            | PhaseEffect::Quiesce
+            | PhaseEffect::Reboot
+    )
 }
 
 #[test]
@@ -132,6 +129,7 @@ fn every_effect_result_advances_the_phase() {
     let ways = [
         (Phase::Planned, PhaseEffect::Plan),
         (Phase::Waiting, PhaseEffect::AwaitRelease),
+        (Phase::Fetching, PhaseEffect::Fetch),
         (Phase::Cordoned, PhaseEffect::Cordon),
         (Phase::DisablingDevices, PhaseEffect::Withhold),
         (Phase::Draining, PhaseEffect::Drain),

@@ -3,7 +3,7 @@
 #   grub          Debian with GRUB (BIOS)
 #   ubuntu        Ubuntu with GRUB (BIOS), which tries each boot without an initial RAM disk first, as cloud images do
 #   systemd-boot  Debian with systemd-boot (EFI)
-#   ostree        Debian as a deployment of OSTree, with GRUB (BIOS)
+#   ostree        Debian as a deployment of OSTree, with GRUB (BIOS), and container images of two further commits
 #
 # The image is kept in a cache under a digest of this script, the list of
 # packages, the mirror and the ssh key, so a second call only prints the path.
@@ -30,7 +30,8 @@ systemd-boot)
     loader=systemd-boot loader_packages="systemd-boot systemd-boot-efi" tools="mkfs.vfat mcopy mmd"
     ;;
 ostree)
-    loader_packages="grub-pc ostree ostree-boot" initrd_package=dracut
+    loader_packages="grub-pc ostree ostree-boot skopeo docker-registry libssl3t64" initrd_package=dracut
+    tools="cargo pkg-config"
     ;;
 *) echo "usage: image.sh [grub|ubuntu|systemd-boot|ostree]" >&2; exit 64 ;;
 esac
@@ -45,6 +46,9 @@ root_partition=6d616368-696e-6973-7400-000000000001
 kernel_arguments='root=LABEL=root ro console=ttyS0,115200'
 memory_mib=768
 finish_timeout=1200
+
+# The source of libostree's extension for container images.
+extension=$(dirname "$(realpath "$0")")/ostree-container
 
 cache=${MACHINIST_VM_CACHE:-$HOME/.cache/machinist-vm}
 mkdir -p "$cache"
@@ -67,7 +71,7 @@ if [ ! -e "$key" ]; then
 fi
 
 list=$(echo "$packages" | tr -s ' \n' '\n\n' | sed '/^$/d' | sort -u)
-digest=$( { cat "$0" "$key.pub"; echo "$mirror $list"; } | sha256sum | cut -c1-16)
+digest=$( { cat "$0" "$key.pub" "$extension"/Cargo.* "$extension"/src/*; echo "$mirror $list"; } | sha256sum | cut -c1-16)
 image=$cache/$suite-$kind-$digest.qcow2
 
 if [ -e "$image" ]; then
@@ -193,6 +197,17 @@ sync
 echo VM-IMAGE-READY
 END
 
+if [ "$kind" = ostree ]; then
+    say "building libostree's extension for container images"
+    cargo build --quiet --locked --release --manifest-path "$extension/Cargo.toml" --target-dir "$cache/target" >&2
+    put 755 usr/libexec/libostree/ext/ostree-container <"$cache/target/release/ostree-container"
+    put 644 etc/containers/registries.conf.d/vm.conf <<END
+[[registry]]
+location = "localhost:5000"
+insecure = true
+END
+fi
+
 # Makes a repository with this system as its commit, and a deployment of it. Runs in the system that has the programs.
 [ "$kind" != ostree ] || put 755 build/build-ostree <<'END'
 #!/bin/sh
@@ -229,6 +244,20 @@ ostree admin --sysroot="$sysroot" deploy --os=debian --karg=root=LABEL=root --ka
 # The commit has the beginning of /var, which belongs to the machine.
 cp -a "$tree/var/." "$sysroot/ostree/deploy/debian/var/"
 rm -rf "$tree"
+# Two images: a newer version, and one whose first process cannot run.
+encapsulate() {
+    ostree --repo="$sysroot/ostree/repo" commit --branch="debian/$1" --add-metadata-string="version=$2" \
+        --tree=ref=debian/vm --tree="dir=/build/$1"
+    ostree container encapsulate --repo="$sysroot/ostree/repo" --label=ostree.bootable=true "debian/$1" \
+        "oci:$sysroot/ostree/deploy/debian/var/os-images/$1"
+    ostree --repo="$sysroot/ostree/repo" refs --delete "debian/$1"
+}
+mkdir -p "$sysroot/ostree/deploy/debian/var/os-images" /build/two/usr/share /build/bad/usr/lib/systemd
+echo 2 >/build/two/usr/share/machinist-image
+: >/build/bad/usr/lib/systemd/systemd
+encapsulate two 2
+encapsulate bad 3
+ostree --repo="$sysroot/ostree/repo" prune --refs-only
 END
 
 if [ "$kind" = ubuntu ]; then

@@ -74,7 +74,7 @@ reasons! {
     UserMissing,
     /// The key file of a user cannot be managed, such as one behind a link; the keys are skipped.
     KeysSkipped,
-    /// Not enough free bytes or inodes on the target's file system.
+    /// Not enough free bytes or inodes on the target's file system, or for an OS image.
     NoSpace,
     /// The target of a hard link is not a regular file that can have another name there.
     HardLinkTarget,

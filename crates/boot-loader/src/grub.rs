@@ -5,6 +5,7 @@
 //! the kernel gets.
 
 mod arguments;
+mod bls;
 mod boot;
 mod environment_block;
 mod evaluation;

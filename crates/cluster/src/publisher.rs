@@ -98,6 +98,7 @@ fn without_old_failure(report: Arc<UpdateReport>) -> Arc<UpdateReport> {
         P::Idle
             | P::Planned
             | P::Waiting
+            | P::Fetching
             | P::Cordoned
             | P::DisablingDevices
             | P::Draining

@@ -3,6 +3,7 @@
 
 mod disk_layout;
 mod host_kind;
+mod image;
 mod image_ref;
 mod kernel_arguments;
 mod kubelet_package;
@@ -11,12 +12,12 @@ mod warnings;
 
 use std::collections::BTreeSet;
 
+pub(super) use self::warnings::warnings;
 pub use self::{
     host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle},
     image_ref::{ImageRef, ImageRefError},
     version::is_lower,
 };
-pub(super) use self::{kernel_arguments::update, warnings::warnings};
 use super::{
     ChangeKind, MachineFacts,
     desired_tree::{DesiredEntry, DesiredTree},
@@ -133,7 +134,7 @@ pub(super) fn refusals(
     let known = base(from, observed);
     let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
     let mut refusals: Vec<Refusal> = missing.collect();
-    refusals.extend(by_tag(known, to));
+    refusals.extend(image::by_tag(known, to));
     refusals.extend(disk_layout::refusals(known, to, &observed.base));
     refusals.extend(kernel_arguments::impossible(
         [known, to],
@@ -144,29 +145,6 @@ pub(super) fn refusals(
         refusals.extend(kubelet_package::refusals(to, layouts, observed));
     }
     refusals
-}
-
-/// Refuses image references by tag: a tag may be moved to another image.
-fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
-    let images = [
-        (OsPart::Image, &from.os_image_url, &to.os_image_url),
-        (
-            OsPart::ExtensionsImage,
-            &from.extensions_image,
-            &to.extensions_image,
-        ),
-    ];
-    let changed = images
-        .into_iter()
-        .filter(|(_, before, after)| before != after);
-    let refuse = |(part, _, image): (OsPart, _, &Option<String>)| {
-        let image = image.as_deref()?;
-        let error = ImageRef::parse(image).err()?;
-        let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
-        let refusal = refusal.expected("registry/name@sha256:…");
-        Some(refusal.at(&origin(to, part.origin_kind(), image)))
-    };
-    changed.filter_map(refuse).collect()
 }
 
 /// The config that changes are compared with.
@@ -245,7 +223,7 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
         .as_deref()
         .or(from.os_image_url.as_deref());
     if let Some(image) = to.os_image_url.as_deref()
-        && runs != Some(image)
+        && !runs.is_some_and(|runs| image::is_same(runs, image))
     {
         changes.push(OsChange::new(OsPart::Image, image, ChangeKind::Modify));
     }
@@ -275,6 +253,27 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
         changes.push(OsChange::new(OsPart::Fips, "fips=1", change));
     }
     changes
+}
+
+/// What the provider must change for these changes; `None` if it must change nothing.
+pub(super) fn update(
+    changes: &[OsChange],
+    to: &MachineConfig,
+    observed: &MachineFacts,
+) -> Option<OsUpdate> {
+    let is_changed = |part| changes.iter().any(|change| change.part == part);
+    let image = to.os_image_url.as_deref();
+    let image = image.filter(|_| is_changed(OsPart::Image));
+    let image = image.and_then(|image| ImageRef::parse(image).ok());
+    if image.is_none() && !is_changed(OsPart::KernelArguments) {
+        return None;
+    }
+    let (remove_arguments, append_arguments) = kernel_arguments::replaced(to, observed);
+    Some(OsUpdate {
+        image,
+        remove_arguments,
+        append_arguments,
+    })
 }
 
 fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {

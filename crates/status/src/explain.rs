@@ -160,6 +160,10 @@ fn phase(status: &Status, reboot: &str) -> Option<Finding> {
             format!("update to {to} is waiting for its start time"),
             "wait; to start now: machinist apply",
         ),
+        ("Fetching", _) => (
+            format!("the OS image of {to} is being downloaded"),
+            "wait; to see the download: systemctl status machinist-ostree.service",
+        ),
         ("Idle" | "Failed", _) => return None,
         (phase, _) => (format!("update to {to} in progress: {phase}"), "wait"),
     };

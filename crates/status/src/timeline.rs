@@ -19,6 +19,7 @@ fn colour(phase: &str) -> &'static str {
     match phase {
         "Planned" => "#d0d0d0",
         "Waiting" => "#9a9a9a",
+        "Fetching" => "#b279a2",
         "Staging" => "#4c78a8",
         "Committing" => "#72b7b2",
         "RunningActions" => "#54a24b",

@@ -4,10 +4,13 @@ use std::{error::Error, time::Duration};
 
 use machinist_update::os::HostCommand;
 
-use super::{JobVerb, Systemd, SystemdErrorKind};
+use super::{JobVerb, Systemd, SystemdErrorKind, dbus_proxies::Property};
 
 /// How long systemd may take to stop a program that has exceeded its limit. It kills it after 90 s by default.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The share of processors and disks that a program in the background has, beside services with 100 (the default).
+const BACKGROUND_WEIGHT: u64 = 20;
 
 /// A program that failed.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +27,34 @@ impl HostCommand for Systemd {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.run_program(program, arguments, &[], limit).await
+    }
+
+    async fn run_in_background(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+        error_file: &str,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let properties = [
+            ("CPUWeight", BACKGROUND_WEIGHT.into()),
+            ("IOWeight", BACKGROUND_WEIGHT.into()),
+            ("StandardErrorFile", error_file.into()),
+        ];
+        self.run_program(program, arguments, &properties, limit)
+            .await
+    }
+}
+
+impl Systemd {
+    async fn run_program(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        properties: &[Property<'_>],
+        limit: Duration,
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let name = program.rsplit('/').next().unwrap_or(program);
         let unit = format!("machinist-{name}.service");
         let argv: Vec<&str> = [program]
@@ -33,7 +64,9 @@ impl HostCommand for Systemd {
         // An earlier process may have left it running. systemd knows no such unit otherwise.
         let _ = self.run_job(JobVerb::Stop, &unit, STOP_TIMEOUT).await;
         let description = format!("{name} for machinist");
-        let ended = self.run_transient(&unit, &argv, &description, limit).await;
+        let ended = self
+            .run_with_properties(&unit, &argv, &description, properties, limit)
+            .await;
         if let Err(error) = &ended
             && matches!(error.trouble(), SystemdErrorKind::JobUnfinished { .. })
         {

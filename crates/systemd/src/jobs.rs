@@ -3,13 +3,14 @@
 use std::{fmt, time::Duration};
 
 use tokio_stream::StreamExt as _;
-use zbus::{OwnedObjectPath, Variant};
+use zbus::OwnedObjectPath;
 
 use super::{
     Systemd, SystemdError,
     connection::{while_receiving, within},
-    dbus_proxies::{JobRemoved, JobRemovedStream, ManagerProxy, REPLACE_MODE},
+    dbus_proxies::{JobRemoved, JobRemovedStream, ManagerProxy, Property, REPLACE_MODE},
     error::SystemdErrorKind,
+    transient_unit::start_transient,
     unit_state::ActiveState,
 };
 use machinist_base::reason::Reason;
@@ -53,6 +54,7 @@ enum JobRequest<'a> {
     Command {
         argv: &'a [&'a str],
         description: &'a str,
+        properties: &'a [Property<'a>],
     },
 }
 
@@ -60,9 +62,11 @@ impl JobRequest<'_> {
     async fn ask(self, of: &ManagerProxy<'_>, unit: &str) -> zbus::Result<OwnedObjectPath> {
         match self {
             Self::Verb(verb) => verb.ask(of, unit).await,
-            Self::Command { argv, description } => {
-                start_transient(of, unit, argv, description).await
-            }
+            Self::Command {
+                argv,
+                description,
+                properties,
+            } => start_transient(of, unit, argv, description, properties).await,
         }
     }
 }
@@ -148,7 +152,24 @@ impl Systemd {
         description: &str,
         limit: Duration,
     ) -> Result<JobResult, SystemdError> {
-        let asked = JobRequest::Command { argv, description };
+        let run = self.run_with_properties(name, argv, description, &[], limit);
+        run.await
+    }
+
+    /// Like [`Systemd::run_transient`], with further properties of the unit.
+    pub(super) async fn run_with_properties(
+        &self,
+        name: &str,
+        argv: &[&str],
+        description: &str,
+        properties: &[Property<'_>],
+        limit: Duration,
+    ) -> Result<JobResult, SystemdError> {
+        let asked = JobRequest::Command {
+            argv,
+            description,
+            properties,
+        };
         let ended = limited(limit, self.job(name, asked)).await;
         ended.map_err(SystemdError::during(format!("run {name}")))
     }
@@ -164,7 +185,7 @@ impl Systemd {
     ) -> Result<(), SystemdError> {
         let start = async {
             let manager = self.link.to_manager().await?.manager().await?;
-            within(start_transient(&manager, name, argv, description)).await
+            within(start_transient(&manager, name, argv, description, &[])).await
         };
         let started = start.await.map(drop);
         started.map_err(SystemdError::during(format!("start {name}")))
@@ -257,28 +278,4 @@ async fn is_queued(
         Err(SystemdErrorKind::Other { name, .. }) if name.ends_with(".NoSuchJob") => Ok(false),
         Err(trouble) => Err(trouble),
     }
-}
-
-async fn start_transient(
-    manager: &ManagerProxy<'_>,
-    name: &str,
-    argv: &[&str],
-    description: &str,
-) -> zbus::Result<OwnedObjectPath> {
-    let program = argv.first().copied().unwrap_or_default();
-    // Path, arguments including argv[0], whether to ignore a failure.
-    let exec = vec![(program, argv.to_vec(), false)];
-    let properties = [
-        ("Description", Variant::from(description)),
-        ("Type", "oneshot".into()),
-        // In emergency mode sysinit.target is not active; depending on it would start it and end
-        // that mode.
-        ("DefaultDependencies", false.into()),
-        ("CollectMode", "inactive-or-failed".into()),
-        ("ExecStart", exec.into()),
-    ];
-    // `fail`: a second start while the first one runs is refused instead of queued.
-    manager
-        .start_transient_unit(name, "fail", &properties, &[])
-        .await
 }

@@ -19,6 +19,7 @@ mod reboot;
 mod shutdown_inhibit;
 mod stability;
 mod timedated;
+mod transient_unit;
 mod unit_signals;
 mod unit_state;
 mod update_port;

@@ -16,6 +16,8 @@
 //! and the boot ID. The exception is a start that could not determine the running userspace: it does so before it
 //! requests another reboot, and then receives `BootSeen`.
 //!
+//! A plan with an OS image that is not on the host leads from Waiting to Fetching, and back once the image is there.
+//!
 //! On a node that must be drained, there are more phases between Waiting and Staging, and before the end:
 //!
 //! ```text
@@ -40,6 +42,8 @@ pub enum Phase {
     Planned,
     /// The plan is ready and waits for a maintenance window, the cluster, or an approval.
     Waiting,
+    /// The image of the operating system is being downloaded.
+    Fetching,
     /// The node is being cordoned.
     Cordoned,
     /// Device allocation is being disabled.
@@ -87,6 +91,10 @@ pub enum PhaseEvent {
         /// An earlier config still waits for its reboot.
         reboot_pending: bool,
     },
+    /// The plan has an OS image that is not on the host.
+    ImageMissing,
+    /// The OS image is on the host, and the machine still matches the plan.
+    Fetched,
     /// The update may begin.
     Released {
         /// The node must be drained first.
@@ -147,6 +155,8 @@ pub enum PhaseEffect {
     Plan,
     /// Wait until the plan may begin.
     AwaitRelease,
+    /// Download the OS image.
+    Fetch,
     /// Cordon the node.
     Cordon,
     /// Disable device allocation.
@@ -223,22 +233,25 @@ impl Phase {
     /// Transitions that concern the machine.
     fn on_the_disk(self, event: PhaseEvent) -> Option<(Self, Option<PhaseEffect>)> {
         use Phase::{
-            Booted, Committing, Failed, Idle, Planned, RebootPending, RollingBack, RunningActions,
-            Staging, Verifying, Waiting,
+            Booted, Committing, Failed, Fetching, Idle, Planned, RebootPending, RollingBack,
+            RunningActions, Staging, Verifying, Waiting,
         };
         let pending = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
         Some(match (self, event) {
             (
-                Idle | Planned | Waiting | Failed | RebootPending | Verifying,
+                Idle | Planned | Waiting | Fetching | Failed | RebootPending | Verifying,
                 PhaseEvent::Desired,
             )
             | (Failed, PhaseEvent::Retry)
-            | (Staging, PhaseEvent::Replan) => (Planned, Some(PhaseEffect::Plan)),
+            | (Fetching | Staging, PhaseEvent::Replan) => (Planned, Some(PhaseEffect::Plan)),
             (Planned, PhaseEvent::PlanEmpty)
-            | (Planned | Waiting, PhaseEvent::Withdrawn)
+            | (Planned | Waiting | Fetching, PhaseEvent::Withdrawn)
             | (Verifying, PhaseEvent::Verified) => (Idle, None),
             (Planned, event) if event == pending(false) => (Idle, None),
-            (Planned, PhaseEvent::PlanReady) => (Waiting, Some(PhaseEffect::AwaitRelease)),
+            (Planned, PhaseEvent::PlanReady) | (Fetching, PhaseEvent::Fetched) => {
+                (Waiting, Some(PhaseEffect::AwaitRelease))
+            }
+            (Waiting, PhaseEvent::ImageMissing) => (Fetching, Some(PhaseEffect::Fetch)),
             (Waiting, PhaseEvent::Released { drain: false }) => (Staging, Some(PhaseEffect::Stage)),
             (Staging, PhaseEvent::Staged) => (Committing, Some(PhaseEffect::Commit)),
             (Committing, PhaseEvent::Committed) => (RunningActions, Some(PhaseEffect::Act)),
@@ -253,7 +266,9 @@ impl Phase {
                 (RebootPending, Some(PhaseEffect::Reboot))
             }
             (RebootPending, PhaseEvent::BootSeen) => (Booted, Some(PhaseEffect::Act)),
-            (RebootPending | Planned | Waiting, PhaseEvent::StepFailed) => (Failed, None),
+            (RebootPending | Planned | Waiting | Fetching, PhaseEvent::StepFailed) => {
+                (Failed, None)
+            }
             (
                 Staging | Committing | RunningActions | Booted | Verifying,
                 PhaseEvent::StepFailed,
@@ -281,6 +296,7 @@ impl Phase {
             Self::Idle => "Idle",
             Self::Planned => "Planned",
             Self::Waiting => "Waiting",
+            Self::Fetching => "Fetching",
             Self::Cordoned => "Cordoned",
             Self::DisablingDevices => "DisablingDevices",
             Self::Draining => "Draining",
@@ -309,18 +325,19 @@ impl Phase {
 
     /// Returns whether an update is in progress and has not changed the machine yet.
     pub const fn is_before_staging(self) -> bool {
-        use Phase::{Cordoned, DisablingDevices, Drained, Draining, Waiting};
+        use Phase::{Cordoned, DisablingDevices, Drained, Draining, Fetching, Waiting};
         matches!(
             self,
-            Waiting | Cordoned | DisablingDevices | Draining | Drained
+            Waiting | Fetching | Cordoned | DisablingDevices | Draining | Drained
         )
     }
 
     /// All phases, for metrics.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Idle,
         Self::Planned,
         Self::Waiting,
+        Self::Fetching,
         Self::Cordoned,
         Self::DisablingDevices,
         Self::Draining,

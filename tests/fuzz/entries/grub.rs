@@ -16,6 +16,10 @@ impl GrubFiles for Config<'_> {
     fn is_directory(&self, path: &str) -> bool {
         path.ends_with('/')
     }
+
+    fn list(&self, _path: &str) -> Vec<String> {
+        vec!["a-1.conf".to_owned(), "b.cfg".to_owned()]
+    }
 }
 
 pub(crate) fn check(text: &str) {

@@ -62,6 +62,8 @@ pub(crate) enum Breaks {
     StagesHalf,
     /// Failures of the registry are never reported as retryable.
     NeverAgain,
+    /// An image that was fetched is not found again.
+    ForgetsFetched,
     /// The versions of images are not read.
     NoVersions,
     /// Every later boot enters the unlocked deployment, although it was not kept.

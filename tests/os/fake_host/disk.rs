@@ -20,6 +20,8 @@ pub(super) struct Disk {
     pub(super) made: u32,
     pub(super) agents: u32,
     pub(super) images: Vec<(ImageRef, String)>,
+    /// The images that were pulled.
+    pub(super) fetched: Vec<ImageRef>,
     pub(super) fails: Option<ProviderStep>,
     pub(super) takes: Duration,
 }

@@ -14,6 +14,9 @@ pub trait GrubFiles {
 
     /// Whether this is a directory.
     fn is_directory(&self, path: &str) -> bool;
+
+    /// The names in a directory, in any order; none if it is missing.
+    fn list(&self, path: &str) -> Vec<String>;
 }
 
 /// What a boot starts.
@@ -62,6 +65,9 @@ pub enum BootError {
     /// The entry starts no kernel.
     #[error("the menu entry {0:?} starts no kernel")]
     NoKernel(String),
+    /// An entry of the Boot Loader Specification that versions of GRUB read differently.
+    #[error("{0}: {1}")]
+    BlsEntry(String, &'static str),
     /// A command that is not simulated makes the menu.
     #[error("the command {0} is not simulated")]
     Unsupported(String),
@@ -92,5 +98,9 @@ impl GrubFiles for OnDisk<'_> {
 
     fn is_directory(&self, path: &str) -> bool {
         self.0.is_directory(on_disk(path))
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        self.0.list(on_disk(path))
     }
 }

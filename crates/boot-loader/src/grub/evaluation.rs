@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    EnvironmentBlock, MenuEntry, arguments,
+    EnvironmentBlock, MenuEntry, arguments, bls,
     boot::{BootError, GrubFiles, KernelBoot, OnDisk, on_disk},
     expansion::Variables,
     script::{self, Block, Command},
@@ -286,6 +286,10 @@ impl<'f> SimulatedGrub<'f> {
             }
             "test" => return Ok(self.test(arguments)),
             "false" => return Ok(false),
+            "blscfg" if arguments.is_empty() => {
+                let entries = bls::entries(&OnDisk(self.files), &self.variables)?;
+                self.menu.extend(entries);
+            }
             // They make entries that are not read here.
             "configfile" | "blscfg" => return Err(BootError::Unsupported(name.to_owned())),
             "linux" | "linux16" | "linuxefi" => self.kernels.push(arguments.to_vec()),
@@ -312,10 +316,8 @@ impl<'f> SimulatedGrub<'f> {
         let Some(block) = &self.block else {
             return;
         };
-        let named: Vec<&String> = arguments
-            .iter()
-            .filter(|word| !word.starts_with('-'))
-            .collect();
+        let names = without_file(arguments);
+        let named: Vec<&String> = names.collect();
         for (name, value) in block.iter() {
             if named.is_empty() || named.iter().any(|one| *one == name) {
                 self.variables.set(name, value);
@@ -328,11 +330,22 @@ impl<'f> SimulatedGrub<'f> {
         let Some(block) = &mut self.block else {
             return;
         };
-        for name in names.iter().filter(|word| !word.starts_with('-')) {
+        for name in without_file(names) {
             match self.variables.values.get(name) {
                 Some(value) => block.set(name, value),
                 None => block.unset(name),
             }
         }
     }
+}
+
+/// The names of variables among the arguments of `load_env` and `save_env`. A file (`-f FILE`) is taken for the
+/// environment block: bootupd names it by another path.
+fn without_file(arguments: &[String]) -> impl Iterator<Item = &String> {
+    let mut is_file = false;
+    arguments.iter().filter(move |word| {
+        let is_name = !is_file && !word.starts_with('-');
+        is_file = ["-f", "--file"].contains(&word.as_str());
+        is_name
+    })
 }

@@ -1,5 +1,6 @@
 //! The simulated boot loader on configs as grub-mkconfig writes them, and beside GRUB itself.
 
+mod bls;
 mod emulator;
 
 use std::collections::BTreeMap;
@@ -29,6 +30,12 @@ impl GrubFiles for Files {
     fn is_directory(&self, path: &str) -> bool {
         let below = format!("{path}/");
         self.0.keys().any(|file| file.starts_with(&below))
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        let below = format!("{path}/");
+        let names = self.0.keys().filter_map(|file| file.strip_prefix(&below));
+        names.map(str::to_owned).collect()
     }
 }
 
@@ -172,7 +179,7 @@ fn a_boot_that_starts_no_kernel_says_why() {
             "/boot/grub/grub.cfg, line 1: fi was expected",
         ),
         ("\n\nset a='b", "/boot/grub/grub.cfg, line 3: unclosed '"),
-        ("blscfg", "the command blscfg is not simulated"),
+        ("blscfg non-default", "the command blscfg is not simulated"),
         ("menuentry x {", "/boot/grub/grub.cfg, line 1: unclosed {"),
         ("while true; do true; done", "the scripts do not end"),
         ("function f { f; }; f", "the scripts do not end"),

@@ -56,7 +56,7 @@ fn of(kind: Kind, report: &UpdateReport, known: Option<Progress>, proven: bool) 
     // A step before the current phase is done; a step that this update does not include is not.
     let place = match report.phase {
         Phase::Idle | Phase::Planned => 0,
-        Phase::Waiting => 1,
+        Phase::Waiting | Phase::Fetching => 1,
         Phase::Cordoned => 2,
         Phase::DisablingDevices | Phase::Draining => 3,
         Phase::Drained => 4,

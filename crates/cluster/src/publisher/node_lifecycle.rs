@@ -71,6 +71,6 @@ fn is_drained(report: &UpdateReport) -> bool {
             // stopped in the middle of its drain.
             RollingBack | Failed => report.unverified,
             Uncordoning => report.failure.is_none(),
-            Idle | Planned | Waiting | Cordoned | DisablingDevices | Draining => false,
+            Idle | Planned | Waiting | Fetching | Cordoned | DisablingDevices | Draining => false,
         }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::ImageRef;
 use machinist_ignition::{KernelCommandLine, OsConfig};
 
 /// How the operating system of a host is installed and updated.
@@ -195,6 +196,8 @@ pub struct OsFacts {
 /// What an update changes in the booted deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OsUpdate {
+    /// The new image; `None` keeps that of the booted deployment.
+    pub image: Option<ImageRef>,
     /// Kernel arguments to remove, all of which machinist has appended. Each entry removes the last equal argument.
     pub remove_arguments: KernelCommandLine,
     /// Kernel arguments to append: all that machinist then has in the deployment.

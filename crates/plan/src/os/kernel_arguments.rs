@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ChangeKind, OsChange, OsPart, OsUpdate, origin};
+use super::{ChangeKind, OsChange, OsPart, origin};
 use crate::MachineFacts;
 use machinist_base::reason::Reason;
 use machinist_ignition::{
@@ -34,18 +34,13 @@ pub(super) fn changes(
     changes
 }
 
-/// What the provider must change for these changes; `None` if it must change nothing.
+/// The arguments to remove from the deployment, and those to append.
 ///
 /// All of machinist's arguments are removed and appended again, because their order counts.
-pub(crate) fn update(
-    changes: &[OsChange],
+pub(super) fn replaced(
     to: &MachineConfig,
     observed: &MachineFacts,
-) -> Option<OsUpdate> {
-    let mut parts = changes.iter().map(|change| change.part);
-    if !parts.any(|part| part == OsPart::KernelArguments) {
-        return None;
-    }
+) -> (KernelCommandLine, KernelCommandLine) {
     let running = &observed.kernel_arguments;
     let own = observed.os.own_arguments.iter();
     let own = own.filter(|one| running.contains(one)).cloned();
@@ -56,10 +51,7 @@ pub(crate) fn update(
     }
     let after = KernelCommandLine::of(&to.kernel_arguments);
     let append_arguments = after.missing_from(&of_host).into_iter().cloned().collect();
-    Some(OsUpdate {
-        remove_arguments,
-        append_arguments,
-    })
+    (remove_arguments, append_arguments)
 }
 
 /// Refuses arguments that are new in this config and that cannot be passed to a kernel.

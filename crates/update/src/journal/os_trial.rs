@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::OsUpdate;
+use machinist_plan::{ImageRef, OsUpdate};
 
 /// A deployment of the operating system that is tried before it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +13,9 @@ pub struct OsTrial {
     pub deployment: String,
     /// The deployment to which a rollback returns.
     pub previous: String,
+    /// Its image, if that differs from the image of the previous deployment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Its progress.
     pub state: OsTrialState,
     /// Kernel arguments of the previous deployment that it does not have.
@@ -51,6 +54,7 @@ impl OsTrial {
         Self {
             deployment: deployment.to_owned(),
             previous: previous.to_owned(),
+            image: update.image.as_ref().map(ToString::to_string),
             state: OsTrialState::Staged,
             remove_arguments: update.remove_arguments.to_string(),
             append_arguments: update.append_arguments.to_string(),
@@ -62,7 +66,9 @@ impl OsTrial {
 
     /// Returns what the deployment changes.
     pub fn update(&self) -> OsUpdate {
+        let image = self.image.as_deref();
         OsUpdate {
+            image: image.and_then(|image| ImageRef::parse(image).ok()),
             remove_arguments: KernelCommandLine::parse(&self.remove_arguments),
             append_arguments: KernelCommandLine::parse(&self.append_arguments),
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use super::KernelArguments;
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::{ImageRef, OsFacts, OsUpdate};
+use machinist_plan::{ImageRef, OsUpdate};
 
 /// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
 /// deployment is removed.
@@ -59,7 +59,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// A deployment of which only the kernel arguments can be changed.
+    /// A deployment of which at most the image and the kernel arguments can be changed.
     pub(super) fn of_arguments(id: impl Into<String>, kernel_arguments: KernelCommandLine) -> Self {
         Self {
             id: DeploymentId::new(id),
@@ -96,19 +96,6 @@ pub struct Deployments {
     pub next: DeploymentId,
 }
 
-impl Deployments {
-    /// Returns what a plan needs to know about the booted deployment. This leaves out its kernel arguments, because
-    /// the arguments in force are those of the running kernel (`/proc/cmdline`).
-    pub fn facts(&self, offered: Option<&str>) -> OsFacts {
-        OsFacts {
-            image: self.booted.image.as_ref().map(ToString::to_string),
-            version: self.booted.version.clone(),
-            offered: offered.map(str::to_owned),
-            ..OsFacts::default()
-        }
-    }
-}
-
 /// The deployment that a plan requests, always relative to the booted one: repeating a request has the same result,
 /// whatever was staged in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,6 +113,7 @@ pub struct DesiredDeployment {
 impl From<OsUpdate> for DesiredDeployment {
     fn from(update: OsUpdate) -> Self {
         Self {
+            image: update.image,
             kernel_arguments: KernelArguments {
                 remove: update.remove_arguments,
                 append: update.append_arguments,

@@ -18,7 +18,7 @@ use std::{fmt, time::Duration};
 pub(super) use self::{
     changed_files::ChangedFiles,
     error::GrubError,
-    host_files::{HostFiles, PREFIX, in_prefix},
+    host_files::{HostFiles, grub_directory, in_grub_directory},
     new_entry::check,
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
     state::{NEXT_ENTRY, block_with_next},
@@ -78,10 +78,16 @@ impl<C: HostCommand> GrubProvider<C> {
         changed_files::replace(&self.root, at, text, mode)
     }
 
+    fn write_custom(&self, text: &str) -> Result<(), GrubError> {
+        let file = in_grub_directory(&self.root, "custom.cfg");
+        self.replace(&file, text, 0o600)
+    }
+
     fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {
         let block = block_with_next(block, id);
         let text = block.to_text().map_err(BootError::from)?;
-        self.replace(&in_prefix("grubenv"), &text, 0o600)
+        let file = in_grub_directory(&self.root, "grubenv");
+        self.replace(&file, &text, 0o600)
     }
 
     /// Removes machinist's request for the next boot.
@@ -107,7 +113,7 @@ impl<C: HostCommand> GrubProvider<C> {
         match staged_id(&state.custom) {
             Some(_) => {
                 let custom = with_block(&state.custom, None);
-                self.replace(&in_prefix("custom.cfg"), &custom, 0o600)
+                self.write_custom(&custom)
             }
             None => Ok(()),
         }
@@ -122,7 +128,7 @@ impl<C: HostCommand> GrubProvider<C> {
         };
         if let Some(custom) = entry.custom {
             self.lock_entry(&state)?;
-            self.replace(&in_prefix("custom.cfg"), &custom, 0o600)?;
+            self.write_custom(&custom)?;
         }
         Ok(Some(DeploymentId::new(entry.id)))
     }
@@ -139,7 +145,7 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             return Err(error);
         }
-        let directory = path(PREFIX)?;
+        let directory = path(grub_directory(&self.root))?;
         self.root.sync_dir(&directory)?;
         self.root.sync_point(&directory)?.sync()?;
         // grub-mkconfig takes long enough for others to change these files.
@@ -152,7 +158,7 @@ impl<C: HostCommand> GrubProvider<C> {
         state: &GrubState,
         wanted: &KernelCommandLine,
     ) -> Result<(), GrubError> {
-        let config = in_prefix("grub.cfg");
+        let config = in_grub_directory(&self.root, "grub.cfg");
         let current = || HostFiles::new(&self.root).text(&config);
         for _ in 0..MAX_CONFIG_WRITES {
             let before = current();
@@ -185,7 +191,7 @@ impl<C: HostCommand> GrubProvider<C> {
         made.await.map_err(GrubError::Mkconfig)?;
         let text = HostFiles::new(&self.root).text(NEW_CONFIG);
         let files = HostFiles::new(&self.root).with_default(&state.block)?;
-        let files = files.with(&in_prefix("grub.cfg"), text);
+        let files = files.with_config("grub.cfg", text);
         has_arguments(&boot(&files)?.arguments(), wanted)
     }
 

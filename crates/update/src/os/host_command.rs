@@ -11,4 +11,14 @@ pub trait HostCommand: Send + Sync + 'static {
         arguments: &[&str],
         limit: Duration,
     ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
+
+    /// Like [`Self::run`], with a low share of processors and disks. What the program prints as errors is in
+    /// `error_file` afterwards.
+    fn run_in_background(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+        error_file: &str,
+    ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 }

@@ -35,7 +35,7 @@ pub use self::{
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
-use machinist_plan::{HostKind, OsCapabilities, OsUpdate};
+use machinist_plan::{HostKind, OsCapabilities, OsFacts, OsUpdate};
 use machinist_rootfs::{Root, RootError};
 use std::sync::Arc;
 
@@ -56,8 +56,8 @@ impl BuiltIn {
         match host {
             HostKind::Packages if systemd_boot::is_booted(root) => Some(Self::SystemdBoot),
             HostKind::Packages => Some(Self::Grub),
-            HostKind::Ostree => Some(Self::Ostree),
-            HostKind::Unknown | HostKind::RpmOstree | HostKind::Bootc => None,
+            HostKind::Ostree | HostKind::Bootc => Some(Self::Ostree),
+            HostKind::Unknown | HostKind::RpmOstree => None,
         }
     }
 }
@@ -72,12 +72,21 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
     let (obstacle, capabilities) = match BuiltIn::of(none.host, root) {
         Some(BuiltIn::SystemdBoot) => (systemd_boot::obstacle(root), systemd_boot::CAPABILITIES),
         Some(BuiltIn::Grub) => (grub::obstacle(root), grub::CAPABILITIES),
-        Some(BuiltIn::Ostree) => (ostree::obstacle(root), ostree::CAPABILITIES),
+        Some(BuiltIn::Ostree) => (ostree::obstacle(root), ostree::capabilities(root)),
         None => return none,
     };
     match obstacle {
         None => capabilities,
         obstacle => OsCapabilities { obstacle, ..none },
+    }
+}
+
+/// Returns what a plan needs to know about the image of the booted deployment, and about the desired one if it has been
+/// fetched. The other facts are empty.
+pub(crate) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
+    match host_kind(root) {
+        HostKind::Ostree | HostKind::RpmOstree | HostKind::Bootc => ostree::facts(root, desired),
+        _ => OsFacts::default(),
     }
 }
 

@@ -1,16 +1,21 @@
-//! Changes the kernel arguments of a host with OSTree and GRUB.
+//! Changes the image and the kernel arguments of a host with OSTree and GRUB.
 //!
-//! `ostree admin` stages a deployment of the running commit with other arguments. libostree finalizes it at shutdown,
-//! unless it is locked: it merges /etc and makes the deployment the first of GRUB's menu, which every boot enters.
-//! Commands in custom.cfg make it a trial. In the first boot of the new menu GRUB notes in its environment block that it
-//! has entered the deployment, and from then on it enters the second one, which ran before. Once the deployment is kept,
-//! the note goes. Commits and the directories of deployments are libostree's, which `ostree admin` changes.
+//! `ostree admin` stages a deployment of an image, or of the running commit, with other arguments. libostree finalizes it
+//! at shutdown, unless it is locked: it merges /etc and makes the deployment the first of GRUB's menu, which every boot
+//! enters. Commands in custom.cfg make it a trial. In the first boot of the new menu GRUB notes in its environment block
+//! that it has entered the deployment, and from then on it enters the second one, which ran before. Once the deployment
+//! is kept, the note goes. Commits and the directories of deployments are libostree's, which `ostree admin` changes.
 
 mod boot_entries;
+mod bootc;
+mod booted_deployment;
 mod error;
+mod image_download;
+mod images;
 mod new_deployment;
 mod obstacles;
 mod staged;
+mod staging;
 mod state;
 mod trial_block;
 
@@ -18,27 +23,32 @@ use std::{fmt, time::Duration};
 
 use self::{
     error::OstreeError,
-    new_deployment::{NewDeployment, argument_words},
-    staged::Staged,
+    new_deployment::argument_words,
     state::OstreeState,
     trial_block::{NOT_FINALIZED, NOT_REMOVED, TrialState, custom_config},
 };
-pub(super) use self::{new_deployment::check, obstacles::obstacle};
+pub(super) use self::{images::facts, new_deployment::check, obstacles::obstacle};
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
     ProviderStep,
-    grub::{ChangedFiles, NEXT_ENTRY},
+    host_detection::{host_kind, is_there},
     trial_arguments::without_trial,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{HostKind, ImageRef, OsCapabilities};
 use machinist_rootfs::Root;
 
-/// What the provider can change.
-pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
-    kernel_arguments: true,
-    ..OsCapabilities::without_provider(HostKind::Ostree)
-};
+/// libostree's extension for container images: `ostree container`.
+const EXTENSION: &str = "/usr/libexec/libostree/ext/ostree-container";
+
+/// What the provider can change on the host below `root`.
+pub(super) fn capabilities(root: &Root) -> OsCapabilities {
+    OsCapabilities {
+        image: is_there(root, EXTENSION),
+        kernel_arguments: true,
+        ..OsCapabilities::without_provider(host_kind(root))
+    }
+}
 
 /// The program that changes deployments.
 const OSTREE: &str = "/usr/bin/ostree";
@@ -47,9 +57,11 @@ const OSTREE: &str = "/usr/bin/ostree";
 /// needs 12 s on an emulated machine.
 const MENU_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// The provider of hosts with OSTree and GRUB, without rpm-ostree and bootc.
+/// The provider of hosts with OSTree and GRUB, without rpm-ostree.
 pub struct OstreeProvider<C> {
     root: Root,
+    /// Without bootc, or with it.
+    host: HostKind,
     commands: C,
 }
 
@@ -61,8 +73,12 @@ impl<C> fmt::Debug for OstreeProvider<C> {
 
 impl<C: HostCommand> OstreeProvider<C> {
     /// The provider of the host below `root`.
-    pub const fn new(root: Root, commands: C) -> Self {
-        Self { root, commands }
+    pub fn new(root: Root, commands: C) -> Self {
+        Self {
+            host: host_kind(&root),
+            root,
+            commands,
+        }
     }
 
     async fn admin(
@@ -144,54 +160,6 @@ impl<C: HostCommand> OstreeProvider<C> {
         }
     }
 
-    async fn stage_deployment(
-        &self,
-        wanted: &DesiredDeployment,
-        limit: Duration,
-    ) -> Result<Option<DeploymentId>, OstreeError> {
-        let state = OstreeState::read(&self.root)?;
-        let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
-            self.remove_trial(&state).await?;
-            return Ok(None);
-        };
-        if let Some(staged) = new.staged {
-            return Ok(Some(staged));
-        }
-        // libostree unlocks a deployment that replaces a staged one.
-        self.remove_trial(&state).await?;
-        ChangedFiles::read(&self.root)?.write_custom(&self.root, &new.custom)?;
-        let arguments: Vec<&str> = new.command.iter().map(String::as_str).collect();
-        self.admin("deploy", &arguments, limit).await?;
-        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
-        if !staged.is_locked {
-            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
-        }
-        new.check_staged(&staged)?;
-        Ok(Some(staged.id))
-    }
-
-    async fn unlock_staged(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        if let Some(requested) = state
-            .files
-            .block
-            .get(NEXT_ENTRY)
-            .filter(|id| !id.is_empty())
-        {
-            tracing::warn!(
-                "the next boot enters the new deployment and not {requested}, which was selected by grub-reboot"
-            );
-        }
-        self.create_marker(NOT_FINALIZED)?;
-        self.set_trial(state, TrialState::Unlocked)?;
-        match state.own_staged().is_some_and(|staged| staged.is_locked) {
-            true => {
-                self.admin("lock-finalization", &["--unlock"], MENU_TIMEOUT)
-                    .await
-            }
-            false => Ok(()),
-        }
-    }
-
     /// Makes the running deployment the first of the menu, without the arguments of the trial.
     async fn keep_booted(&self, state: &OstreeState) -> Result<(), OstreeError> {
         self.select(state, state.booted).await?;
@@ -210,7 +178,7 @@ impl<C: HostCommand> OstreeProvider<C> {
         let entry = &state.entries[position];
         let (arguments, is_trial) = without_trial(&entry.arguments);
         if is_trial {
-            let words = argument_words(&arguments)?;
+            let words = argument_words(&self.root, &arguments)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.admin("instutil set-kargs", &words, MENU_TIMEOUT)
                 .await?;
@@ -222,7 +190,7 @@ impl<C: HostCommand> OstreeProvider<C> {
 #[async_trait::async_trait]
 impl<C: HostCommand> OsProvider for OstreeProvider<C> {
     fn capabilities(&self) -> OsCapabilities {
-        CAPABILITIES
+        capabilities(&self.root)
     }
 
     fn has_etc_per_deployment(&self) -> bool {
@@ -235,8 +203,13 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         Ok(state.deployments())
     }
 
-    async fn fetch(&self, _image: &ImageRef, _limit: Duration) -> Result<FetchedImage, OsError> {
-        Err(OstreeError::Unsupported.at(ProviderStep::Fetch))
+    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
+        let fetched = images::fetched(&self.root, image);
+        fetched.map_err(|error| error.at(ProviderStep::Fetch))
+    }
+
+    async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError> {
+        self.download(image, limit).await
     }
 
     async fn stage(
@@ -285,7 +258,9 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
     async fn discard(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         let state = OstreeState::read(&self.root).map_err(at)?;
-        self.remove_trial(&state).await.map_err(at)
+        self.remove_trial(&state).await.map_err(at)?;
+        self.remove_unused_images(None).await;
+        Ok(())
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {

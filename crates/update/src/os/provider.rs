@@ -59,6 +59,15 @@ pub enum OsError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// The image does not fit on the disk.
+    #[error("cannot fetch the OS image {image}")]
+    NoSpace {
+        /// The image.
+        image: ImageRef,
+        /// The program's error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The step exceeded its time limit.
     #[error("cannot {step}: it took longer than {} seconds", .limit.as_secs())]
     TimedOut {
@@ -93,7 +102,7 @@ impl OsError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { retryable, .. } | Self::Failed { retryable, .. } => *retryable,
-            Self::TimedOut { .. } => true,
+            Self::TimedOut { .. } | Self::NoSpace { .. } => true,
             Self::DeploymentMissing { .. } => false,
         }
     }
@@ -102,6 +111,7 @@ impl OsError {
     pub fn reason(&self) -> Reason {
         match self {
             Self::Unreachable { .. } => Reason::ImageUnreachable,
+            Self::NoSpace { .. } => Reason::NoSpace,
             Self::TimedOut { .. } => Reason::OSStepTimeout,
             Self::DeploymentMissing { .. } | Self::Failed { .. } => Reason::OSStepFailed,
         }
@@ -139,8 +149,14 @@ pub trait OsProvider: Send + Sync + 'static {
     /// Returns the current deployments.
     async fn observe(&self) -> Result<Deployments, OsError>;
 
+    /// Returns an image that is complete on the host; `None` if it must be fetched first.
+    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
+        let _ = image;
+        Ok(None)
+    }
+
     /// Downloads an image to the host, so that staging needs no network. The update fetches before it drains the
-    /// node.
+    /// node. Images that were fetched earlier and that no deployment has are removed.
     async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError>;
 
     /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
@@ -164,8 +180,8 @@ pub trait OsProvider: Send + Sync + 'static {
     /// deployment that was selected before becomes the fallback.
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError>;
 
-    /// Discards the staged deployment, locked or not, and one whose boot has failed. It is not an error if there is
-    /// none.
+    /// Discards the staged deployment, locked or not, and one whose boot has failed, with the image that was fetched
+    /// for it. It is not an error if there is none.
     async fn discard(&self) -> Result<(), OsError>;
 
     /// Selects `to` for the next boot and every following one: the fallback, or the booted deployment, which cancels

@@ -127,6 +127,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let event = match effect {
             PhaseEffect::Plan => self.plan().await?,
             PhaseEffect::AwaitRelease => return self.await_release(stop).await,
+            PhaseEffect::Fetch => return self.fetch(stop).await,
             PhaseEffect::Cordon => return self.cordon(stop).await,
             PhaseEffect::Withhold => return self.disable_devices(stop).await,
             PhaseEffect::Drain => return self.drain(stop).await,

@@ -22,6 +22,7 @@ mod drift_repair;
 mod drift_watch;
 mod event_loop;
 mod failed_units;
+mod fetch;
 mod health_check;
 mod host_install;
 mod initial_phase;

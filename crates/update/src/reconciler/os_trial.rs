@@ -55,10 +55,10 @@ struct NoProviderError;
 struct NotKeptError(String);
 
 /// A failure in a step of the provider.
-struct StepFailure {
-    error: Box<dyn Error + Send + Sync>,
-    reason: Reason,
-    retryable: bool,
+pub(super) struct StepFailure {
+    pub(super) error: Box<dyn Error + Send + Sync>,
+    pub(super) reason: Reason,
+    pub(super) retryable: bool,
 }
 
 impl From<OsError> for StepFailure {
@@ -104,7 +104,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         is_booted && self.has_etc_per_deployment()
     }
 
-    fn provider(&self) -> Result<Arc<dyn OsProvider>, StepFailure> {
+    pub(super) fn provider(&self) -> Result<Arc<dyn OsProvider>, StepFailure> {
         self.os.clone().ok_or_else(StepFailure::no_provider)
     }
 

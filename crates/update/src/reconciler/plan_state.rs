@@ -29,6 +29,8 @@ pub(super) struct PlannedUpdate {
     pub(super) moved: BTreeMap<AbsPath, AbsPath>,
     pub(super) to: Arc<MachineConfig>,
     pub(super) digest: Digest,
+    /// The caller has approved it.
+    pub(super) is_approved: bool,
     /// The number of changes in the plan. The list of changes is dropped once it has been shown.
     pub(super) changes: usize,
 }

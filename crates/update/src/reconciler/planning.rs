@@ -71,6 +71,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let mut planned = match plan {
             Ok(plan) => PlannedUpdate {
                 changes: plan.changes.len(),
+                is_approved: false,
                 plan,
                 from,
                 named,

@@ -118,7 +118,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns the plan and the failed units, or an event if the machine no longer matches the plan or cannot be
     /// observed.
-    async fn revalidate_plan(
+    pub(super) async fn revalidate_plan(
         &mut self,
     ) -> Result<Result<(PlannedUpdate, Vec<String>), PhaseEvent>, UpdateError> {
         let Some(to) = self.plan.planned().map(|planned| Arc::clone(&planned.to)) else {

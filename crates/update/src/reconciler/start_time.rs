@@ -42,11 +42,18 @@ impl StartTime {
 }
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    /// Waits until the plan may begin, and shows it to the caller for approval. Returns `None` on a stop.
+    /// Waits until the plan may begin, and shows it to the caller for approval. Returns `None` on a stop. An OS image
+    /// is downloaded before the start time, and on approval.
     pub(super) async fn await_release(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
+        if self.is_image_missing().await {
+            return Ok(Some(match self.is_approved().await? {
+                true => PhaseEvent::ImageMissing,
+                false => PhaseEvent::Withdrawn,
+            }));
+        }
         let known = self.plan.start;
         if let Some(ended) = self.query_earliest_start(stop).await? {
             return Ok(ended);
@@ -60,24 +67,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.publish();
             return self.wait(stop).await;
         }
-        let Some(planned) = self.plan.take() else {
-            return Ok(Some(PhaseEvent::Withdrawn));
-        };
-        let hooks = Arc::clone(&self.hooks);
-        let approval = tokio::task::spawn_blocking(move || {
-            let mut planned = planned;
-            let approved = hooks.approve(&planned.plan);
-            planned.plan.changes = Vec::new();
-            (approved, planned)
-        });
-        let (approved, planned) = self
-            .run_responsive(approval)
-            .await
-            .map_err(UpdateError::Lost)?;
-        if !approved {
+        if !self.is_approved().await? {
             return Ok(Some(PhaseEvent::Withdrawn));
         }
-        self.plan.set(planned);
         match self.drains() {
             // Nothing new begins after a stop.
             drain if drain || !self.node.is_connected() => {
@@ -85,6 +77,33 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
             _ => self.check_start_without_drain(stop).await,
         }
+    }
+
+    /// Shows the plan to the caller once, and returns whether it is approved. A plan that is not is dropped.
+    async fn is_approved(&mut self) -> Result<bool, UpdateError> {
+        let Some(planned) = self.plan.take() else {
+            return Ok(false);
+        };
+        if planned.is_approved {
+            self.plan.set(planned);
+            return Ok(true);
+        }
+        let hooks = Arc::clone(&self.hooks);
+        let approval = tokio::task::spawn_blocking(move || {
+            let mut planned = planned;
+            planned.is_approved = hooks.approve(&planned.plan);
+            planned.plan.changes = Vec::new();
+            planned
+        });
+        let planned = self
+            .run_responsive(approval)
+            .await
+            .map_err(UpdateError::Lost)?;
+        let is_approved = planned.is_approved;
+        if is_approved {
+            self.plan.set(planned);
+        }
+        Ok(is_approved)
     }
 
     /// Returns whether the planned update must wait for its time. An update that waits for its reboot, or that is

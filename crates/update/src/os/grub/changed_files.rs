@@ -2,7 +2,7 @@
 
 use super::{
     error::GrubError,
-    host_files::{MAX_CONFIG_BYTES, in_prefix, path},
+    host_files::{MAX_CONFIG_BYTES, in_grub_directory, path},
     obstacles::real_path,
     trial_entry::has_broken_block,
 };
@@ -39,21 +39,22 @@ impl ChangedFiles {
         block: &EnvironmentBlock,
     ) -> Result<(), GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
-        replace(root, &in_prefix(ENVIRONMENT_BLOCK), &text, 0o600)
+        let file = in_grub_directory(root, ENVIRONMENT_BLOCK);
+        replace(root, &file, &text, 0o600)
     }
 
     /// Writes custom.cfg, if it differs.
     pub(in crate::os) fn write_custom(&self, root: &Root, custom: &str) -> Result<(), GrubError> {
         match custom == self.custom {
             true => Ok(()),
-            false => replace(root, &in_prefix(CUSTOM_CONFIG), custom, 0o600),
+            false => replace(root, &in_grub_directory(root, CUSTOM_CONFIG), custom, 0o600),
         }
     }
 }
 
 /// Reads a file that must not lose anything: empty only if it does not exist.
 fn read_text(root: &Root, name: &str) -> Result<String, GrubError> {
-    let path = path(&in_prefix(name))?;
+    let path = path(&in_grub_directory(root, name))?;
     match root.read(&path, MAX_CONFIG_BYTES) {
         Ok(bytes) => String::from_utf8(bytes).map_err(|_| GrubError::NotUtf8(path)),
         Err(error) if error.is_not_found() => Ok(String::new()),

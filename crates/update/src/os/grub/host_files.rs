@@ -3,18 +3,27 @@
 use std::collections::BTreeMap;
 
 use super::error::GrubError;
+use crate::os::host_detection::is_there;
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{BootError, GrubFiles};
 use machinist_rootfs::{FileKind, Root};
 
-/// The directory of GRUB's configuration.
-pub(in crate::os) const PREFIX: &str = "/boot/grub";
+/// The directories of GRUB's configuration: of Debian, and of Fedora.
+const DIRECTORIES: [&str; 2] = ["/boot/grub", "/boot/grub2"];
 
 /// Maximum length of a configuration file of GRUB. One with hundreds of kernels has a megabyte.
 pub(super) const MAX_CONFIG_BYTES: u64 = 16 << 20;
 
-pub(in crate::os) fn in_prefix(name: &str) -> String {
-    format!("{PREFIX}/{name}")
+/// The directory of GRUB's configuration on this host: the first one that has it.
+pub(in crate::os) fn grub_directory(root: &Root) -> &'static str {
+    let [debian, _] = DIRECTORIES;
+    let has_config = |directory: &&str| is_there(root, &format!("{directory}/grub.cfg"));
+    DIRECTORIES.into_iter().find(has_config).unwrap_or(debian)
+}
+
+/// A file in the directory of GRUB's configuration.
+pub(in crate::os) fn in_grub_directory(root: &Root, name: &str) -> String {
+    format!("{}/{name}", grub_directory(root))
 }
 
 pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
@@ -25,14 +34,16 @@ pub(super) fn path(path: &str) -> Result<AbsPath, GrubError> {
 #[derive(Clone)]
 pub(in crate::os) struct HostFiles<'r> {
     root: &'r Root,
+    directory: &'static str,
     /// Planned texts by path; `None` for a file that is removed.
     planned: BTreeMap<String, Option<String>>,
 }
 
 impl<'r> HostFiles<'r> {
-    pub(in crate::os) const fn new(root: &'r Root) -> Self {
+    pub(in crate::os) fn new(root: &'r Root) -> Self {
         Self {
             root,
+            directory: grub_directory(root),
             planned: BTreeMap::new(),
         }
     }
@@ -43,9 +54,21 @@ impl<'r> HostFiles<'r> {
         self
     }
 
+    /// The directory of GRUB's configuration.
+    pub(in crate::os) const fn directory(&self) -> &'static str {
+        self.directory
+    }
+
+    /// The files with this text in place of that file in the directory of GRUB's configuration.
+    pub(in crate::os) fn with_config(self, name: &str, text: Option<String>) -> Self {
+        let path = format!("{}/{name}", self.directory);
+        self.with(&path, text)
+    }
+
     /// The planned text of a file; the outer `None` if it is not planned.
     fn planned(&self, path: &str) -> Option<&Option<String>> {
-        self.planned.get(&without_parents(path))
+        let mut places = Self::places(path);
+        places.find_map(|place| self.planned.get(place.as_str()))
     }
 
     /// The paths at which a file may be: where /boot is a file system of its own, GRUB's paths begin there.
@@ -97,5 +120,11 @@ impl GrubFiles for HostFiles<'_> {
 
     fn is_directory(&self, path: &str) -> bool {
         Self::places(path).any(|path| self.root.is_dir(&path).unwrap_or_default())
+    }
+
+    fn list(&self, path: &str) -> Vec<String> {
+        let mut directories = Self::places(path).map(|path| self.root.list(&path));
+        let entries = directories.find_map(Result::ok).unwrap_or_default();
+        entries.into_iter().map(|entry| entry.name).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     error::GrubError,
-    host_files::{HostFiles, PREFIX, in_prefix},
+    host_files::HostFiles,
     state::{GrubState, block_with_next, boot, has_arguments, own_arguments},
     trial_entry::{self, with_block},
 };
@@ -57,7 +57,7 @@ impl NewEntry {
             return Ok(Some(Self { id, custom: None }));
         }
         let default = HostFiles::new(root).with_default(&state.block)?;
-        let mut grub = SimulatedGrub::new(&default, PREFIX);
+        let mut grub = SimulatedGrub::new(&default, default.directory());
         let name = state.selected.entry.join(">");
         let unusual = || GrubError::UnusualEntry(name.clone());
         let body = grub.booted_source()?.ok_or_else(unusual)?;
@@ -91,7 +91,7 @@ fn check_entry(
 ) -> Result<(), GrubError> {
     let block = block_with_next(&state.block, Some(id));
     let files = HostFiles::new(root).with_block(&block)?;
-    let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
+    let files = files.with_config("custom.cfg", Some(custom.to_owned()));
     let boot = boot(&files)?;
     let (found, _) = without_trial(&boot.arguments());
     has_arguments(&found, arguments)?;

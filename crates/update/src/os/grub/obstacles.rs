@@ -5,8 +5,11 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
 
-use super::host_files::{PREFIX, in_prefix};
+use super::host_files::grub_directory;
 use crate::os::{MAX_COMMAND_LINE_BYTES, host_detection::is_there};
+
+/// The file that grub-mkconfig writes on Debian. Other distributions do not read `/etc/default/grub.d`.
+const DEBIAN_CONFIG: &str = "/boot/grub/grub.cfg";
 
 /// The places of grub-mkconfig: Debian, then distributions with merged directories.
 const MKCONFIG_PATHS: [&str; 2] = ["/usr/sbin/grub-mkconfig", "/usr/bin/grub-mkconfig"];
@@ -29,7 +32,7 @@ pub(in crate::os) fn grub_mkconfig(root: &Root) -> Option<String> {
 
 /// Returns why GRUB cannot try a deployment here. A file that cannot be read counts as an obstacle.
 pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
-    if !is_there(root, &in_prefix("grub.cfg")) {
+    if !is_there(root, DEBIAN_CONFIG) {
         return Some(ProviderObstacle::NoGrub);
     }
     match grub_mkconfig(root) {
@@ -49,7 +52,7 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
         return Some(ProviderObstacle::Kexec);
     }
     let mounts = mounts(root);
-    match mount_of(&mounts, PREFIX) {
+    match mount_of(&mounts, grub_directory(root)) {
         Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
             Some(ProviderObstacle::GrubFileSystem)
         }

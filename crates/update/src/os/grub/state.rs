@@ -3,7 +3,7 @@
 use super::{
     changed_files::ChangedFiles,
     error::GrubError,
-    host_files::{HostFiles, PREFIX, in_prefix, path},
+    host_files::{HostFiles, path},
     trial_entry::staged_id,
 };
 use crate::os::{
@@ -122,7 +122,7 @@ impl<'r> HostFiles<'r> {
     /// The files with this environment block.
     pub(in crate::os) fn with_block(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
-        Ok(self.with(&in_prefix("grubenv"), Some(text)))
+        Ok(self.with_config("grubenv", Some(text)))
     }
 
     /// The files without a request for the next boot.
@@ -132,7 +132,7 @@ impl<'r> HostFiles<'r> {
 }
 
 pub(super) fn boot(files: &HostFiles<'_>) -> Result<KernelBoot, GrubError> {
-    Ok(SimulatedGrub::new(files, PREFIX).boot()?)
+    Ok(SimulatedGrub::new(files, files.directory()).boot()?)
 }
 
 /// The arguments that follow those of the host.

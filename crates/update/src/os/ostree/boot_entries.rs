@@ -1,7 +1,10 @@
 //! The boot entries that libostree writes, one for each finalized deployment.
 
 use super::error::OstreeError;
-use crate::os::{DeploymentId, grub::real_path};
+use crate::os::{
+    DeploymentId,
+    grub::{HostFiles, in_grub_directory, real_path},
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::{
     grub::{GrubFiles, SimulatedGrub},
@@ -14,6 +17,9 @@ const DIRECTORY: &str = "/boot/loader/entries";
 
 /// The argument that selects a deployment.
 const OSTREE: &str = "ostree";
+
+/// The file of a single entry.
+const ONE_ENTRY: &str = "x.conf";
 
 /// Maximum length of an entry.
 const MAX_ENTRY_BYTES: u64 = 64 << 10;
@@ -28,6 +34,28 @@ pub(super) struct BootEntry {
     selector: String,
     /// The order of the menu: the highest number is the first.
     version: u64,
+    /// GRUB replaces a variable in its arguments, such as `$tuned_params`.
+    pub(super) has_variable: bool,
+}
+
+/// How GRUB reads the arguments of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MenuSource {
+    /// libostree lets grub-mkconfig write them into grub.cfg.
+    GrubConfig,
+    /// The command `blscfg` reads the entries.
+    BlsConfig,
+}
+
+impl MenuSource {
+    pub(super) fn of(root: &Root) -> Self {
+        let config = HostFiles::new(root).text(&in_grub_directory(root, "grub.cfg"));
+        let config = config.unwrap_or_default();
+        match config.lines().any(|line| line.trim() == "blscfg") {
+            true => Self::BlsConfig,
+            false => Self::GrubConfig,
+        }
+    }
 }
 
 /// Reads the entries in the order of the menu.
@@ -35,6 +63,7 @@ pub(super) fn read(root: &Root) -> Result<Vec<BootEntry>, OstreeError> {
     let Ok(directory) = AbsPath::new(DIRECTORY) else {
         return Ok(Vec::new());
     };
+    let source = MenuSource::of(root);
     let mut entries = Vec::new();
     for DirEntry { name, .. } in root.list(&directory)? {
         let is_own = name.starts_with("ostree-") && name.ends_with(".conf");
@@ -43,7 +72,7 @@ pub(super) fn read(root: &Root) -> Result<Vec<BootEntry>, OstreeError> {
         };
         let text = root.read_text(&file, MAX_ENTRY_BYTES)?;
         let entry = MenuEntry::parse(&name, &text, "");
-        entries.extend(entry.and_then(|entry| BootEntry::of(root, &entry)));
+        entries.extend(entry.and_then(|entry| BootEntry::of(root, &entry, source)));
     }
     entries.sort_by_key(|entry| std::cmp::Reverse(entry.version));
     Ok(entries)
@@ -51,8 +80,8 @@ pub(super) fn read(root: &Root) -> Result<Vec<BootEntry>, OstreeError> {
 
 impl BootEntry {
     /// `None` if the directory of the deployment is missing.
-    fn of(root: &Root, entry: &MenuEntry) -> Option<Self> {
-        let all = kernel_arguments(&entry.options)?;
+    fn of(root: &Root, entry: &MenuEntry, source: MenuSource) -> Option<Self> {
+        let all = kernel_arguments(&entry.options, source)?;
         let (arguments, selector) = without_selector(&all);
         let selector = selector?;
         let directory = real_path(root, &AbsPath::new(&selector).ok()?)?;
@@ -61,6 +90,7 @@ impl BootEntry {
             arguments,
             selector,
             version: entry.version.as_deref()?.parse().ok()?,
+            has_variable: source == MenuSource::BlsConfig && entry.options.contains('$'),
         })
     }
 
@@ -82,11 +112,20 @@ pub(super) fn without_selector(all: &KernelCommandLine) -> (KernelCommandLine, O
 }
 
 /// A configuration with one entry, whose arguments are a text of GRUB's script language.
-struct OneEntry(String);
+struct OneEntry<'t>(&'t str, MenuSource);
 
-impl GrubFiles for OneEntry {
+impl GrubFiles for OneEntry<'_> {
     fn text(&self, path: &str) -> Option<String> {
-        (path == "/grub.cfg").then(|| self.0.clone())
+        match (path, self.1) {
+            ("/grub.cfg", MenuSource::GrubConfig) => {
+                Some(format!("menuentry x {{\nlinux /k {}\n}}\n", self.0))
+            }
+            ("/grub.cfg", MenuSource::BlsConfig) => Some("blscfg\n".to_owned()),
+            (path, _) if path.ends_with(ONE_ENTRY) => {
+                Some(format!("linux /k\noptions {}\n", self.0))
+            }
+            _ => None,
+        }
     }
 
     fn size(&self, _path: &str) -> Option<u64> {
@@ -96,12 +135,16 @@ impl GrubFiles for OneEntry {
     fn is_directory(&self, _path: &str) -> bool {
         false
     }
+
+    fn list(&self, _path: &str) -> Vec<String> {
+        vec![ONE_ENTRY.to_owned()]
+    }
 }
 
-/// The arguments that the kernel gets from the options of an entry: libostree writes them into grub.cfg as they are, and
-/// GRUB expands them. `None` if they are no words of a script.
-pub(super) fn kernel_arguments(options: &str) -> Option<KernelCommandLine> {
-    let config = OneEntry(format!("menuentry x {{\nlinux /k {options}\n}}\n"));
+/// The arguments that the kernel gets from the options of an entry: libostree writes them as they are, and GRUB expands
+/// them. `None` if they are no words of a script.
+pub(super) fn kernel_arguments(options: &str, source: MenuSource) -> Option<KernelCommandLine> {
+    let config = OneEntry(options, source);
     let boot = SimulatedGrub::new(&config, "").boot().ok()?;
     Some(boot.arguments())
 }
@@ -116,7 +159,17 @@ mod tests {
         let hard = "a=$root b=a;b&c|d<e>f c=a#b d=*?[x]{y} \"e=a  $b\" f=\"c d\" g=`x` g=1 g=2 g=1";
         let hard = KernelCommandLine::parse(hard);
         let words = script_words(&hard).unwrap();
-        assert_eq!(kernel_arguments(&words), Some(hard));
+        let found = kernel_arguments(&words, MenuSource::GrubConfig);
+        assert_eq!(found, Some(hard.clone()));
+        // blscfg replaces the variable within quotes as well.
+        let found = kernel_arguments(&words, MenuSource::BlsConfig);
+        assert_ne!(found, Some(hard.clone()));
+        let words = words.replace('$', "");
+        let found = kernel_arguments(&words, MenuSource::BlsConfig).unwrap();
+        assert_eq!(
+            found.iter().skip(1).collect::<Vec<_>>(),
+            hard.iter().skip(1).collect::<Vec<_>>()
+        );
         let (own, selector) = without_selector(&KernelCommandLine::parse("a ostree=/x b"));
         assert_eq!(own, KernelCommandLine::parse("a b"));
         assert_eq!(selector.as_deref(), Some("/x"));

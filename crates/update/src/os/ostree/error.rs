@@ -4,6 +4,7 @@ use std::error::Error;
 
 use crate::os::{DeploymentId, OsError, ProviderStep, grub::GrubError};
 use machinist_boot_loader::grub::BootError;
+use machinist_plan::ImageRef;
 use machinist_rootfs::RootError;
 
 /// Why the deployments of OSTree do not allow a step.
@@ -35,6 +36,11 @@ pub(super) enum OstreeError {
          select the running one with ostree admin set-default"
     )]
     ForeignDefault(DeploymentId),
+    #[error(
+        "the boot entry of the deployment {0} has a variable of GRUB, such as $tuned_params, which a new deployment \
+         would lose"
+    )]
+    Variable(DeploymentId),
     #[error("ostree admin has staged nothing")]
     NothingStaged,
     #[error(
@@ -44,10 +50,26 @@ pub(super) enum OstreeError {
     NoCustomConfig,
     #[error("the deployment would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },
-    #[error("only kernel arguments can be changed on this host")]
+    #[error("only the image and kernel arguments can be changed on this host")]
     Unsupported,
+    #[error("the image {0} is not in the repository of libostree")]
+    NotFetched(ImageRef),
+    #[error("{0:?} is not a commit of libostree")]
+    Commit(String),
+    #[error("the commit {0} is unreadable: {1}")]
+    CommitUnreadable(String, String),
     #[error("with the arguments of the trial, the kernel would truncate the command line")]
     TooLong,
+    #[error("ostree container image {command} failed")]
+    Container {
+        command: &'static str,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    #[error("bootc switch failed, or ostree admin lock-finalization after it")]
+    Switch(#[source] Box<dyn Error + Send + Sync>),
+    #[error("bootc has staged the image {found} instead of {wanted}")]
+    OtherImage { found: String, wanted: String },
     #[error("ostree admin {command} failed")]
     Command {
         command: &'static str,
@@ -61,7 +83,13 @@ impl OstreeError {
         match self {
             Self::Grub(error) => error.is_retryable(),
             // Another program may hold OSTree's lock or write entries.
-            Self::Root(_) | Self::Boot(_) | Self::NoEntry(_) | Self::Command { .. } => true,
+            Self::Root(_)
+            | Self::Boot(_)
+            | Self::NoEntry(_)
+            | Self::NotFetched(_)
+            | Self::Container { .. }
+            | Self::Switch(_)
+            | Self::Command { .. } => true,
             _ => false,
         }
     }

@@ -1,8 +1,9 @@
 //! Computes a new deployment, without staging it.
 
 use super::{
-    boot_entries::kernel_arguments,
+    boot_entries::{MenuSource, kernel_arguments},
     error::OstreeError,
+    images,
     staged::Staged,
     state::OstreeState,
     trial_block::{self, custom_config},
@@ -14,6 +15,7 @@ use crate::os::{
 };
 use machinist_boot_loader::grub::script_word_list;
 use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
 use machinist_rootfs::Root;
 
 /// A new deployment.
@@ -22,9 +24,36 @@ pub(super) struct NewDeployment {
     pub(super) staged: Option<DeploymentId>,
     /// The text of custom.cfg with the commands of a trial.
     pub(super) custom: String,
-    /// The arguments of `ostree admin deploy`.
-    pub(super) command: Vec<String>,
-    arguments: KernelCommandLine,
+    /// Its image, if that is not the image of the running deployment.
+    pub(super) image: Option<ImageRef>,
+    /// Its commit; `None` if the image must be fetched first.
+    pub(super) commit: Option<String>,
+    arguments: TrialArguments,
+}
+
+/// The kernel arguments of a new deployment.
+struct TrialArguments {
+    own: KernelCommandLine,
+    /// Those with the ones of the trial, as words of a GRUB script.
+    words: Vec<String>,
+}
+
+impl TrialArguments {
+    fn of(
+        root: &Root,
+        base: &KernelCommandLine,
+        change: &KernelArguments,
+    ) -> Result<Self, OstreeError> {
+        let own = carried_arguments(base, change)?;
+        let all = with_trial(&own, &id_of(&own));
+        match all.is_too_long() {
+            true => Err(OstreeError::TooLong),
+            false => Ok(Self {
+                words: argument_words(root, &all)?,
+                own,
+            }),
+        }
+    }
 }
 
 /// Returns whether the deployment could be staged on the host below `root`; changes nothing.
@@ -54,10 +83,13 @@ fn carried_arguments(
     Ok(all)
 }
 
-/// The arguments as words of a GRUB script, because libostree writes them into grub.cfg as they are.
-pub(super) fn argument_words(arguments: &KernelCommandLine) -> Result<Vec<String>, OstreeError> {
+/// The arguments as words of a GRUB script, because libostree writes them into the menu as they are.
+pub(super) fn argument_words(
+    root: &Root,
+    arguments: &KernelCommandLine,
+) -> Result<Vec<String>, OstreeError> {
     let words = script_word_list(arguments).map_err(GrubError::from)?;
-    match kernel_arguments(&words.join(" ")) {
+    match kernel_arguments(&words.join(" "), MenuSource::of(root)) {
         Some(found) if found == *arguments => Ok(words),
         found => Err(OstreeError::OtherArguments {
             found: found.unwrap_or_default().to_string(),
@@ -73,58 +105,89 @@ impl NewDeployment {
         state: &OstreeState,
         wanted: &DesiredDeployment,
     ) -> Result<Option<Self>, OstreeError> {
-        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
-        if !is_default || wanted.kernel_type != KernelType::Default {
+        if !wanted.extensions.is_empty() || wanted.kernel_type != KernelType::Default {
             return Err(OstreeError::Unsupported);
         }
-        state.refuse_foreign()?;
+        state.refuse_foreign(wanted.image.as_ref())?;
         let booted = state.booted();
-        let arguments = carried_arguments(&booted.kernel_arguments, &wanted.kernel_arguments)?;
-        if arguments == booted.kernel_arguments {
+        if state.entries[state.booted].has_variable {
+            return Err(OstreeError::Variable(booted.id));
+        }
+        let arguments =
+            TrialArguments::of(root, &booted.kernel_arguments, &wanted.kernel_arguments)?;
+        let has_image = |image: &&ImageRef| {
+            let booted = booted.image.as_ref();
+            booted.is_some_and(|booted| booted.digest() == image.digest())
+        };
+        let image = wanted.image.as_ref().filter(|image| !has_image(image));
+        if image.is_none() && arguments.own == booted.kernel_arguments {
             return Ok(None);
         }
-        let all = with_trial(&arguments, &id_of(&arguments));
-        if all.is_too_long() {
-            return Err(OstreeError::TooLong);
-        }
+        let commit = match image {
+            Some(image) => images::commit_of_image(root, image)?,
+            None => Some(images::commit_of(&booted.id).to_owned()),
+        };
         let custom = custom_config(&state.files.custom, true);
         trial_block::check(&HostFiles::new(root), &state.files.block, &custom)?;
-        let same = state
-            .own_staged()
-            .filter(|staged| without_trial(&staged.arguments).0 == arguments);
+        let same = state.own_staged().filter(|staged| {
+            without_trial(&staged.arguments).0 == arguments.own
+                && Some(images::commit_of(&staged.id)) == commit.as_deref()
+        });
         Ok(Some(Self {
             staged: same.map(|staged| staged.id.clone()),
-            command: deploy_arguments(&state.stateroot, &booted.id, &argument_words(&all)?),
             custom,
+            image: image.cloned(),
+            commit,
             arguments,
         }))
+    }
+
+    /// The deployment with changes to these arguments instead of those of the running one.
+    pub(super) fn with_base(
+        self,
+        root: &Root,
+        base: &KernelCommandLine,
+        change: &KernelArguments,
+    ) -> Result<Self, OstreeError> {
+        Ok(Self {
+            arguments: TrialArguments::of(root, base, change)?,
+            ..self
+        })
+    }
+
+    /// The arguments of `ostree admin deploy`.
+    pub(super) fn command(
+        &self,
+        stateroot: &str,
+        origin_file: &str,
+    ) -> Result<Vec<String>, OstreeError> {
+        let commit = match (&self.commit, &self.image) {
+            (Some(commit), _) => commit.clone(),
+            (None, Some(image)) => return Err(OstreeError::NotFetched(image.clone())),
+            (None, None) => return Err(OstreeError::NotBooted),
+        };
+        let mut all = vec![
+            format!("--os={stateroot}"),
+            format!("--origin-file={origin_file}"),
+            "--stage".to_owned(),
+            "--lock-finalization".to_owned(),
+            "--karg-none".to_owned(),
+        ];
+        let words = self.arguments.words.iter();
+        all.extend(words.map(|word| format!("--karg-append={word}")));
+        all.push(commit);
+        Ok(all)
     }
 
     /// Checks what `ostree admin` has staged.
     pub(super) fn check_staged(&self, staged: &Staged) -> Result<(), OstreeError> {
         let (found, _) = without_trial(&staged.arguments);
-        match found == self.arguments {
+        match found == self.arguments.own {
             true => Ok(()),
             false => Err(OstreeError::OtherArguments {
                 found: found.to_string(),
-                wanted: self.arguments.to_string(),
+                wanted: self.arguments.own.to_string(),
             }),
         }
     }
-}
-
-/// The arguments of `ostree admin deploy` for the commit and the origin of the running deployment, `COMMIT.SERIAL`.
-fn deploy_arguments(stateroot: &str, booted: &DeploymentId, words: &[String]) -> Vec<String> {
-    let origin = format!("/ostree/deploy/{stateroot}/deploy/{booted}.origin");
-    let commit = booted.as_str().split('.').next().unwrap_or_default();
-    let mut all = vec![
-        format!("--os={stateroot}"),
-        format!("--origin-file={origin}"),
-        "--stage".to_owned(),
-        "--lock-finalization".to_owned(),
-        "--karg-none".to_owned(),
-    ];
-    all.extend(words.iter().map(|word| format!("--karg-append={word}")));
-    all.push(commit.to_owned());
-    all
 }

@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{boot_entries::kernel_arguments, error::OstreeError};
+use super::{
+    boot_entries::{MenuSource, kernel_arguments},
+    error::OstreeError,
+};
 use crate::os::{DeploymentId, host_detection::is_there};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
@@ -43,14 +46,15 @@ impl Staged {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut staged = parse(&bytes).map_err(|error| OstreeError::Staged(error.to_string()))?;
+        let mut staged = parse(&bytes, MenuSource::of(root))
+            .map_err(|error| OstreeError::Staged(error.to_string()))?;
         staged.is_locked |= is_there(root, LOCKED);
         Ok(Some(staged))
     }
 }
 
 /// Parses the description (`ostree_sysroot_stage_tree_with_options` writes it).
-fn parse(bytes: &[u8]) -> zgvariant::Result<Staged> {
+fn parse(bytes: &[u8], source: MenuSource) -> zgvariant::Result<Staged> {
     let data = Data::new(bytes, Context::new(NATIVE_ENDIAN, 0));
     let (mut staged, _) = data.deserialize::<Dictionary>()?;
     let mut take = |name: &str| staged.remove(name);
@@ -66,7 +70,7 @@ fn parse(bytes: &[u8]) -> zgvariant::Result<Staged> {
     let is_locked = take("locked").map(bool::try_from).transpose()?;
     Ok(Staged {
         id: DeploymentId::new(String::try_from(name)?),
-        arguments: kernel_arguments(&options).ok_or(zgvariant::Error::IncorrectType)?,
+        arguments: kernel_arguments(&options, source).ok_or(zgvariant::Error::IncorrectType)?,
         is_locked: is_locked.unwrap_or_default(),
     })
 }

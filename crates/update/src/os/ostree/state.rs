@@ -1,8 +1,12 @@
 //! Reads the deployments from the files of libostree and GRUB.
 
+use std::collections::BTreeMap;
+
 use super::{
     boot_entries::{self, BootEntry},
+    booted_deployment::booted_deployment,
     error::OstreeError,
+    images,
     staged::Staged,
     trial_block::{self, NOT_FINALIZED, NOT_REMOVED, TrialState},
 };
@@ -14,6 +18,7 @@ use crate::os::{
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
 use machinist_rootfs::Root;
 
 /// The deployments, as the files describe them.
@@ -35,6 +40,8 @@ pub(super) struct OstreeState {
     is_not_removed: bool,
     /// The running kernel was started for a trial.
     is_trial_running: bool,
+    /// The images of the deployments, and their versions.
+    images: BTreeMap<DeploymentId, (Option<ImageRef>, Option<String>)>,
 }
 
 impl OstreeState {
@@ -52,10 +59,15 @@ impl OstreeState {
         let missing = |what: &str| OstreeError::NoEntry(what.to_owned());
         let booted = entries.iter().position(|one| one.id.as_str() == name);
         let selected = entries.iter().position(|one| one.is_selected_by(&next));
+        let staged = Staged::read(root)?;
+        let ids = entries.iter().map(|entry| &entry.id);
+        let ids = ids.chain(staged.iter().map(|staged| &staged.id));
+        let images = ids.map(|id| (id.clone(), images::of_deployment(root, stateroot, id)));
         Ok(Self {
             booted: booted.ok_or_else(|| missing(name))?,
             selected: selected.ok_or_else(|| missing(&next.to_string()))?,
-            staged: Staged::read(root)?,
+            images: images.collect(),
+            staged,
             stateroot: stateroot.to_owned(),
             is_not_finalized: is_there(root, NOT_FINALIZED),
             is_not_removed: is_there(root, NOT_REMOVED),
@@ -66,13 +78,32 @@ impl OstreeState {
         })
     }
 
-    fn deployment(entry: &BootEntry) -> Deployment {
-        let (arguments, _) = without_trial(&entry.arguments);
-        Deployment::of_arguments(entry.id.as_str(), arguments)
+    fn deployment(&self, id: &DeploymentId, arguments: &KernelCommandLine) -> Deployment {
+        let (arguments, _) = without_trial(arguments);
+        let (image, version) = self.images.get(id).cloned().unwrap_or_default();
+        Deployment {
+            image,
+            version,
+            ..Deployment::of_arguments(id.as_str(), arguments)
+        }
+    }
+
+    fn of_entry(&self, entry: &BootEntry) -> Deployment {
+        self.deployment(&entry.id, &entry.arguments)
     }
 
     pub(super) fn booted(&self) -> Deployment {
-        Self::deployment(&self.entries[self.booted])
+        self.of_entry(&self.entries[self.booted])
+    }
+
+    fn image(&self, id: &DeploymentId) -> Option<&ImageRef> {
+        self.images.get(id)?.0.as_ref()
+    }
+
+    /// Whether a deployment, staged or finalized, has this commit.
+    pub(super) fn has_commit(&self, commit: &str) -> bool {
+        let mut deployments = self.images.keys();
+        deployments.any(|id| images::commit_of(id) == commit)
     }
 
     /// Whether the first deployment of the menu has the arguments of a trial.
@@ -119,15 +150,12 @@ impl OstreeState {
 
     pub(super) fn deployments(&self) -> Deployments {
         let waiting = self.own_staged().map(|staged| StagedDeployment {
-            deployment: Deployment::of_arguments(
-                staged.id.as_str(),
-                without_trial(&staged.arguments).0,
-            ),
+            deployment: self.deployment(&staged.id, &staged.arguments),
             locked: staged.is_locked,
         });
         let left = self.entries.first().filter(|_| self.is_trial_left());
         let left = left.map(|entry| StagedDeployment {
-            deployment: Self::deployment(entry),
+            deployment: self.of_entry(entry),
             locked: !self.is_counting(),
         });
         let mut others = self.entries.iter().enumerate();
@@ -140,7 +168,7 @@ impl OstreeState {
         Deployments {
             booted: self.booted(),
             staged: waiting.or(left),
-            fallback: fallback.map(Self::deployment),
+            fallback: fallback.map(|entry| self.of_entry(entry)),
             next: self.entries[self.selected].id.clone(),
         }
     }
@@ -153,9 +181,16 @@ impl OstreeState {
         }
     }
 
-    /// Refuses a step that would replace what the next boot is to enter.
-    pub(super) fn refuse_foreign(&self) -> Result<(), OstreeError> {
-        self.refuse_foreign_staged()?;
+    /// Refuses a step that would replace what the next boot is to enter. A staged deployment of the wanted image may be
+    /// what bootc has left when a step of machinist was interrupted.
+    pub(super) fn refuse_foreign(&self, wanted: Option<&ImageRef>) -> Result<(), OstreeError> {
+        let image = self
+            .foreign_staged()
+            .and_then(|staged| self.image(&staged.id));
+        let is_wanted = image.zip(wanted);
+        if is_wanted.is_none_or(|(image, wanted)| image.digest() != wanted.digest()) {
+            self.refuse_foreign_staged()?;
+        }
         match self.booted != 0 && self.selected == 0 && !self.is_trial_left() {
             true => Err(OstreeError::ForeignDefault(self.entries[0].id.clone())),
             false => Ok(()),
@@ -191,35 +226,4 @@ fn is_trial_running(root: &Root) -> Result<bool, OstreeError> {
     let path = AbsPath::new("/proc/cmdline").map_err(|_| OstreeError::NotBooted)?;
     let running = root.read_text(&path, MAX_COMMAND_LINE_BYTES)?;
     Ok(without_trial(&KernelCommandLine::parse(&running)).1)
-}
-
-/// The stateroot and the name of the running deployment: the root file system, or /etc where that is a composefs image,
-/// is mounted from `/ostree/deploy/STATEROOT/deploy/NAME` (proc_pid_mountinfo(5)).
-fn booted_deployment(mounts: &str) -> Option<(&str, &str)> {
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(3);
-        let (source, point) = (fields.next()?, fields.next()?);
-        let (_, rest) = source.split_once("/ostree/deploy/")?;
-        let (stateroot, rest) = rest.split_once("/deploy/")?;
-        let name = rest.split('/').next()?;
-        ["/", "/etc"].contains(&point).then_some((stateroot, name))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_running_deployment_is_a_mount() {
-        let plain = "22 1 8:2 /ostree/deploy/debian/deploy/ab.0 / rw - ext4 /dev/sda2 rw\n\
-                     23 22 8:2 /ostree/deploy/debian/var /var rw - ext4 /dev/sda2 rw\n";
-        assert_eq!(booted_deployment(plain), Some(("debian", "ab.0")));
-        let composefs = "22 1 0:31 / / ro - overlay composefs ro\n\
-                         23 22 0:4 /root/ostree/deploy/os/deploy/cd.1/etc /etc rw - btrfs /dev/sda2 rw\n";
-        assert_eq!(booted_deployment(composefs), Some(("os", "cd.1")));
-        let other = "22 1 8:2 / / rw - ext4 /dev/sda2 rw\n\
-                     40 22 8:2 /ostree/deploy/debian/deploy/ab.0 /mnt rw - ext4 /dev/sda2 rw\n";
-        assert_eq!(booted_deployment(other), None);
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::error::OstreeError;
 use crate::os::{
-    grub::{HostFiles, PREFIX, block_with_next, in_prefix, with_block},
+    grub::{HostFiles, block_with_next, with_block},
     trial_arguments::without_trial,
 };
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
@@ -90,7 +90,7 @@ pub(super) fn boot(
     state: TrialState,
 ) -> Result<KernelCommandLine, OstreeError> {
     let files = files.clone().with_block(&state.written_to(block))?;
-    let boot = SimulatedGrub::new(&files, PREFIX).boot()?;
+    let boot = SimulatedGrub::new(&files, files.directory()).boot()?;
     Ok(without_trial(&boot.arguments()).0)
 }
 
@@ -102,7 +102,7 @@ pub(super) fn check(
 ) -> Result<(), OstreeError> {
     let before = boot(files, block, TrialState::None)?;
     let files = files.clone();
-    let files = files.with(&in_prefix("custom.cfg"), Some(custom.to_owned()));
+    let files = files.with_config("custom.cfg", Some(custom.to_owned()));
     let finalized = files.clone().with(NOT_FINALIZED, None);
     let waiting = files.with(NOT_FINALIZED, Some(String::new()));
     for (files, state) in [
@@ -142,7 +142,7 @@ fn default_in(
     state: TrialState,
 ) -> Result<(String, TrialState), OstreeError> {
     let files = files.clone().with_block(&state.written_to(block))?;
-    let mut grub = SimulatedGrub::new(&files, PREFIX);
+    let mut grub = SimulatedGrub::new(&files, files.directory());
     grub.menu()?;
     let left = grub.block.as_ref().map_or(TrialState::None, TrialState::of);
     Ok((grub.variable("default").to_owned(), left))

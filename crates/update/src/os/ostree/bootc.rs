@@ -1,0 +1,61 @@
+//! Stages an image on a host with bootc.
+//!
+//! bootc pulls the images to which the new one is bound, and computes the kernel arguments of `/usr/lib/bootc/kargs.d`. It
+//! stages a deployment that every following boot would enter, so its commit is staged again as a trial. Shutdowns are
+//! inhibited until bootc's deployment is locked; a power cut discards it.
+
+use std::time::Duration;
+
+use super::{OstreeProvider, error::OstreeError, images, staged::Staged};
+use crate::os::HostCommand;
+use machinist_plan::ImageRef;
+
+/// Holds a lock against shutdowns while another program runs.
+const SYSTEMD_INHIBIT: &str = "/usr/bin/systemd-inhibit";
+
+/// Stages the image `$1` and locks the deployment. `bootc switch` cannot lock it.
+const SWITCH_AND_LOCK: &str = "/usr/bin/bootc switch --quiet --transport registry \"$1\" && \
+                               exec /usr/bin/ostree admin lock-finalization";
+
+/// A deployment that bootc has staged.
+pub(super) struct SwitchedDeployment {
+    pub(super) staged: Staged,
+    /// The text of its origin.
+    pub(super) origin: String,
+}
+
+impl<C: HostCommand> OstreeProvider<C> {
+    /// Lets bootc stage an image, locked.
+    pub(super) async fn switch(
+        &self,
+        image: &ImageRef,
+        stateroot: &str,
+        limit: Duration,
+    ) -> Result<SwitchedDeployment, OstreeError> {
+        let name = image.to_string();
+        let arguments = [
+            "--what=shutdown",
+            "--mode=block",
+            "--who=machinist",
+            "--why=An OS image is being staged",
+            "/bin/sh",
+            "-c",
+            SWITCH_AND_LOCK,
+            "sh",
+            &name,
+        ];
+        let switched = self.commands.run(SYSTEMD_INHIBIT, &arguments, limit).await;
+        switched.map_err(OstreeError::Switch)?;
+        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
+        let origin = images::origin_of(&self.root, stateroot, &staged.id)?;
+        match images::of_deployment(&self.root, stateroot, &staged.id).0 {
+            Some(found) if found.digest() == image.digest() => {
+                Ok(SwitchedDeployment { staged, origin })
+            }
+            found => Err(OstreeError::OtherImage {
+                found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
+                wanted: name,
+            }),
+        }
+    }
+}

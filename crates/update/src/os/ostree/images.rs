@@ -1,0 +1,283 @@
+//! The container images in libostree's repository, and the images from which deployments were made.
+//!
+//! The extension of libostree for container images writes a reference once an image is complete. It selects a commit of
+//! all layers, whose metadata has the digest of the image's manifest and the image's configuration. The origin of a
+//! deployment names the image.
+
+use std::{collections::HashMap, fmt::Write as _};
+
+use serde::Deserialize;
+
+use super::{booted_deployment::booted_deployment, error::OstreeError};
+use crate::os::{DeploymentId, FetchedImage, grub::mounts};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::{ImageRef, OsFacts};
+use machinist_rootfs::{Root, RootError};
+use zgvariant::{
+    NATIVE_ENDIAN, OwnedVariant,
+    serialized::{Context, Data},
+};
+
+/// The repository.
+pub(super) const REPOSITORY: &str = "/ostree/repo";
+
+/// Where the extension keeps the references of images.
+const IMAGE_REFERENCES: &str = "/ostree/repo/refs/heads/ostree/container/image";
+
+/// The digest of the manifest, in the metadata of a commit.
+const MANIFEST_DIGEST: &str = "ostree.manifest-digest";
+
+/// The configuration of the image, in the metadata of a commit.
+const IMAGE_CONFIG: &str = "ostree.container.image-config";
+
+/// The version of a commit that was not made from an image.
+const VERSION: &str = "version";
+
+/// The labels that have the version of an image, in the order in which the extension reads them.
+const VERSION_LABELS: [&str; 2] = ["org.opencontainers.image.version", VERSION];
+
+/// Maximum length of a commit. It has the manifest and the configuration of the image, of which the OCI specification
+/// recommends at most 4 MiB each.
+const MAX_COMMIT_BYTES: u64 = 16 << 20;
+
+/// Maximum length of an origin, a reference, or the list of images.
+const MAX_ORIGIN_BYTES: u64 = 1 << 20;
+
+/// The parts of a commit (`OSTREE_COMMIT_GVARIANT_FORMAT`), of which the first is its metadata.
+type Commit = (
+    HashMap<String, OwnedVariant>,
+    Vec<u8>,
+    Vec<(String, Vec<u8>)>,
+    String,
+    String,
+    u64,
+    Vec<u8>,
+    Vec<u8>,
+);
+
+/// The image of a commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct CommitImage {
+    /// The digest of the manifest; `None` if the commit was not made from an image.
+    digest: Option<String>,
+    pub(super) version: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ImageConfig {
+    config: Option<ContainerConfig>,
+}
+
+#[derive(Deserialize)]
+struct ContainerConfig {
+    #[serde(rename = "Labels")]
+    labels: Option<HashMap<String, String>>,
+}
+
+impl CommitImage {
+    fn read(root: &Root, commit: &str) -> Result<Self, OstreeError> {
+        let missing = || OstreeError::Commit(commit.to_owned());
+        let (directory, file) = commit.split_at_checked(2).ok_or_else(missing)?;
+        let path = format!("{REPOSITORY}/objects/{directory}/{file}.commit");
+        let path = AbsPath::new(&path).map_err(|_| missing())?;
+        let bytes = root.read(&path, MAX_COMMIT_BYTES)?;
+        let image = Self::parse(&bytes);
+        image.map_err(|error| OstreeError::CommitUnreadable(commit.to_owned(), error.to_string()))
+    }
+
+    fn parse(commit: &[u8]) -> zgvariant::Result<Self> {
+        let data = Data::new(commit, Context::new(NATIVE_ENDIAN, 0));
+        let (commit, _) = data.deserialize::<Commit>()?;
+        let mut metadata = commit.0;
+        let mut text = |name: &str| metadata.remove(name)?.try_into().ok();
+        let digest: Option<String> = text(MANIFEST_DIGEST);
+        let config: Option<String> = text(IMAGE_CONFIG);
+        let version = text(VERSION);
+        Ok(Self {
+            digest,
+            version: config.and_then(|config| image_version(&config)).or(version),
+        })
+    }
+}
+
+fn image_version(config: &str) -> Option<String> {
+    let config: ImageConfig = serde_json::from_str(config).ok()?;
+    let labels = config.config?.labels?;
+    let version = VERSION_LABELS.iter().find_map(|label| labels.get(*label));
+    version.cloned()
+}
+
+/// The commit of a deployment, whose identifier is `COMMIT.SERIAL`.
+pub(super) fn commit_of(deployment: &DeploymentId) -> &str {
+    deployment.as_str().split('.').next().unwrap_or_default()
+}
+
+/// The image of a deployment, and its version. Both are `None` if they cannot be read.
+pub(super) fn of_deployment(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+) -> (Option<ImageRef>, Option<String>) {
+    let commit = match CommitImage::read(root, commit_of(deployment)) {
+        Ok(commit) => commit,
+        Err(error) => {
+            let error = machinist_base::error_chain::chain(&error);
+            tracing::debug!("the image of the deployment {deployment} is unknown: {error}");
+            return (None, None);
+        }
+    };
+    let origin = origin_of(root, stateroot, deployment).ok();
+    let name = origin.as_deref().and_then(image_name);
+    let image = name.zip(commit.digest);
+    let image = image.and_then(|(name, digest)| ImageRef::parse(&format!("{name}@{digest}")).ok());
+    (image, commit.version)
+}
+
+/// The text of a deployment's origin.
+pub(super) fn origin_of(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+) -> Result<String, OstreeError> {
+    let path = origin_file(stateroot, deployment);
+    let path = AbsPath::new(&path).map_err(|_| OstreeError::Commit(deployment.to_string()))?;
+    Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
+}
+
+/// The file of a deployment's origin.
+pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
+    format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
+}
+
+/// The name of a registry's image in the origin of a deployment, with its tag and without its digest.
+fn image_name(origin: &str) -> Option<&str> {
+    let mut lines = origin.lines().filter_map(|line| line.split_once('='));
+    let (_, value) = lines.find(|(key, _)| key.trim() == "container-image-reference")?;
+    let value = value.trim();
+    let name = ["docker://", "registry:"]
+        .iter()
+        .find_map(|transport| Some(value.split_once(transport)?.1))?;
+    Some(name.split_once('@').map_or(name, |(name, _)| name))
+}
+
+/// The origin of a deployment of this image.
+pub(super) fn origin(image: &ImageRef) -> String {
+    format!("[origin]\ncontainer-image-reference={}\n", pulled(image))
+}
+
+/// The image as `ostree container image pull` names it. The program that downloads it enforces
+/// containers-policy.json(5).
+pub(super) fn pulled(image: &ImageRef) -> String {
+    format!("ostree-unverified-registry:{image}")
+}
+
+/// The image as `ostree container image remove` names it.
+pub(super) fn stored(image: &ImageRef) -> String {
+    format!("docker://{image}")
+}
+
+/// The name of an image as part of a reference: letters, digits and `-` stay, as does a `/` after one of the first two;
+/// `_` is doubled, and other characters are written by their code.
+fn escaped(image: &str) -> String {
+    let mut text = String::new();
+    let mut follows_alphanumeric = false;
+    for (at, character) in image.char_indices() {
+        match character {
+            '/' if follows_alphanumeric && at + 1 < image.len() => text.push('/'),
+            '-' => text.push('-'),
+            '_' => text.push_str("__"),
+            plain if plain.is_ascii_alphanumeric() => text.push(plain),
+            other => {
+                // Writing to a String cannot fail.
+                let _ = write!(text, "_{:02X}_", u32::from(other));
+            }
+        }
+        follows_alphanumeric = character.is_ascii_alphanumeric();
+    }
+    text
+}
+
+/// The commit of an image; `None` if the image is not complete in the repository.
+pub(super) fn commit_of_image(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
+    let path = format!("{IMAGE_REFERENCES}/{}", escaped(&stored(image)));
+    let Ok(path) = AbsPath::new(&path) else {
+        return Ok(None);
+    };
+    match root.read_text(&path, MAX_ORIGIN_BYTES) {
+        Ok(commit) => Ok(Some(commit.trim().to_owned())),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// An image that is complete in the repository.
+pub(super) fn fetched(root: &Root, image: &ImageRef) -> Result<Option<FetchedImage>, OstreeError> {
+    let Some(commit) = commit_of_image(root, image)? else {
+        return Ok(None);
+    };
+    let CommitImage { version, .. } = CommitImage::read(root, &commit)?;
+    Ok(Some(FetchedImage { version }))
+}
+
+/// The image of the booted deployment, and the version of the desired one.
+pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
+    let mounts = mounts(root);
+    let booted = booted_deployment(&mounts);
+    let booted = booted.map(|(stateroot, name)| (stateroot, DeploymentId::new(name)));
+    let booted = booted.map(|(stateroot, id)| of_deployment(root, stateroot, &id));
+    let (image, version) = booted.unwrap_or_default();
+    let desired = desired.and_then(|image| ImageRef::parse(image).ok());
+    let fetched = desired.and_then(|image| fetched(root, &image).ok().flatten());
+    OsFacts {
+        image: image.map(|image| image.to_string()),
+        version,
+        offered: fetched.and_then(|fetched| fetched.version),
+        ..OsFacts::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_in_a_reference_is_escaped_as_by_the_extension() {
+        for (image, name) in [
+            (
+                "docker://quay.io/fedora/fedora-bootc:41",
+                "docker_3A__2F__2F_quay_2E_io/fedora/fedora-bootc_3A_41",
+            ),
+            ("docker://a_b/c-/d/", "docker_3A__2F__2F_a__b/c-_2F_d_2F_"),
+        ] {
+            assert_eq!(escaped(image), name);
+        }
+    }
+
+    #[test]
+    fn the_origin_names_the_image_of_a_registry() {
+        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        for (reference, name) in [
+            (
+                format!("ostree-unverified-registry:quay.io/os@{digest}"),
+                Some("quay.io/os"),
+            ),
+            (
+                "ostree-unverified-image:docker://r:5000/os:4.16".to_owned(),
+                Some("r:5000/os:4.16"),
+            ),
+            (
+                "ostree-image-signed:registry:quay.io/os:9".to_owned(),
+                Some("quay.io/os:9"),
+            ),
+            (
+                "ostree-remote-registry:fedora:quay.io/os".to_owned(),
+                Some("quay.io/os"),
+            ),
+            ("ostree-unverified-image:oci:/srv/os".to_owned(), None),
+        ] {
+            let text = format!("[origin]\ncontainer-image-reference={reference}\n");
+            assert_eq!(image_name(&text), name, "{reference}");
+        }
+        assert_eq!(image_name("[origin]\nrefspec=debian/stable\n"), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Stages a deployment, locked, and unlocks it for the next boot.
+
+use std::time::Duration;
+
+use super::{
+    MENU_TIMEOUT, OstreeProvider,
+    error::OstreeError,
+    images,
+    new_deployment::NewDeployment,
+    staged::Staged,
+    state::OstreeState,
+    trial_block::{NOT_FINALIZED, TrialState},
+};
+use crate::os::{
+    DeploymentId, DesiredDeployment, HostCommand,
+    grub::{ChangedFiles, NEXT_ENTRY},
+};
+use machinist_plan::HostKind;
+
+impl<C: HostCommand> OstreeProvider<C> {
+    /// Stages the deployment, locked. Returns `None` if the machine runs on such a deployment already.
+    pub(super) async fn stage_deployment(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<Option<DeploymentId>, OstreeError> {
+        let state = OstreeState::read(&self.root)?;
+        let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
+            self.remove_trial(&state).await?;
+            return Ok(None);
+        };
+        if let Some(staged) = new.staged {
+            return Ok(Some(staged));
+        }
+        // libostree unlocks a deployment that replaces a staged one.
+        self.remove_trial(&state).await?;
+        self.remove_interrupted_switch().await?;
+        let (new, origin) = self.prepare_image(&state, new, wanted, limit).await?;
+        ChangedFiles::read(&self.root)?.write_custom(&self.root, &new.custom)?;
+        let command = new.command(&state.stateroot, &origin)?;
+        let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.admin("deploy", &arguments, limit).await?;
+        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
+        if !staged.is_locked {
+            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
+        }
+        new.check_staged(&staged)?;
+        Ok(Some(staged.id))
+    }
+
+    /// Returns the deployment as it is to be staged, and the file of its origin.
+    async fn prepare_image(
+        &self,
+        state: &OstreeState,
+        new: NewDeployment,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<(NewDeployment, String), OstreeError> {
+        let Some(image) = new.image.clone() else {
+            let booted = &state.entries[state.booted].id;
+            return Ok((new, images::origin_file(&state.stateroot, booted)));
+        };
+        if self.host != HostKind::Bootc {
+            let origin = self.write_origin(&images::origin(&image))?;
+            return Ok((new, origin.to_owned()));
+        }
+        let switched = self.switch(&image, &state.stateroot, limit).await?;
+        let base = &switched.staged.arguments;
+        let mut new = new.with_base(&self.root, base, &wanted.kernel_arguments)?;
+        new.commit = Some(images::commit_of(&switched.staged.id).to_owned());
+        let origin = self.write_origin(&switched.origin)?;
+        self.remove_interrupted_switch().await?;
+        Ok((new, origin.to_owned()))
+    }
+
+    /// Removes a deployment of bootc that was to be staged again as a trial. The state was checked to allow it.
+    async fn remove_interrupted_switch(&self) -> Result<(), OstreeError> {
+        match Staged::read(&self.root)? {
+            Some(_) => self.admin("undeploy", &["0"], MENU_TIMEOUT).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lets libostree finalize the staged deployment, and GRUB try it once.
+    pub(super) async fn unlock_staged(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        if let Some(requested) = state
+            .files
+            .block
+            .get(NEXT_ENTRY)
+            .filter(|id| !id.is_empty())
+        {
+            tracing::warn!(
+                "the next boot enters the new deployment and not {requested}, which was selected by grub-reboot"
+            );
+        }
+        self.create_marker(NOT_FINALIZED)?;
+        self.set_trial(state, TrialState::Unlocked)?;
+        match state.own_staged().is_some_and(|staged| staged.is_locked) {
+            true => {
+                self.admin("lock-finalization", &["--unlock"], MENU_TIMEOUT)
+                    .await
+            }
+            false => Ok(()),
+        }
+    }
+}

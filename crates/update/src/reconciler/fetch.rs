@@ -1,0 +1,97 @@
+//! Downloads the OS image of a plan before the start time of the update and before the node is cordoned.
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
+use crate::{os::STEP_TIMEOUT, phase::PhaseEvent, service_port::Services};
+use machinist_base::error_chain::chain;
+use machinist_plan::ImageRef;
+
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Returns the OS image of the plan, if that changes it.
+    fn planned_image(&self) -> Option<ImageRef> {
+        self.plan.planned()?.plan.os.as_ref()?.image.clone()
+    }
+
+    /// Returns whether the plan has an OS image that is not on the host. A host whose images cannot be listed has none.
+    pub(super) async fn is_image_missing(&self) -> bool {
+        let (Some(image), Some(provider)) = (self.planned_image(), self.os.clone()) else {
+            return false;
+        };
+        match self.run_responsive(provider.fetched(&image)).await {
+            Ok(fetched) => fetched.is_none(),
+            Err(error) => {
+                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                true
+            }
+        }
+    }
+
+    /// Downloads the OS image of the plan. Returns `None` on a stop.
+    pub(super) async fn fetch(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        let Some(image) = self.planned_image() else {
+            return Ok(Some(PhaseEvent::Withdrawn));
+        };
+        let failure = match self.download(image, stop).await {
+            DownloadEnd::Stopped => return Ok(None),
+            DownloadEnd::NewDesired(event) => return Ok(Some(event)),
+            DownloadEnd::Failed(failure) => Some(failure),
+            DownloadEnd::Done => None,
+        };
+        if let Some(failure) = failure {
+            self.record_failure(&*failure.error, failure.reason, failure.retryable);
+            return Ok(Some(PhaseEvent::StepFailed));
+        }
+        // Only now is the version of the image known, which may be lower than the installed one.
+        Ok(Some(match self.revalidate_plan().await? {
+            Ok((planned, _)) => {
+                self.plan.set(planned);
+                PhaseEvent::Fetched
+            }
+            Err(event) => event,
+        }))
+    }
+
+    /// Downloads an image until it is there, or until the desired config changes.
+    async fn download(&mut self, image: ImageRef, stop: &CancellationToken) -> DownloadEnd {
+        let provider = match self.provider() {
+            Ok(provider) => provider,
+            Err(failure) => return DownloadEnd::Failed(failure),
+        };
+        tracing::info!("downloading the OS image {image}");
+        let download = provider.fetch(&image, STEP_TIMEOUT);
+        tokio::pin!(download);
+        let mut tick = tokio::time::interval(self.hooks.tick());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return DownloadEnd::Stopped,
+                fetched = &mut download => {
+                    return match fetched {
+                        Ok(_) => DownloadEnd::Done,
+                        Err(error) => DownloadEnd::Failed(error.into()),
+                    };
+                }
+                // Safe to drop: a change that is missed here is still marked unseen.
+                Ok(()) = self.desired.changed() => {
+                    if let Some(event) = self.event_for_desired() {
+                        return DownloadEnd::NewDesired(event);
+                    }
+                }
+                // Safe to drop, both: ticks recur, and a probe stays pending.
+                _ = tick.tick() => self.hooks.record_beat(),
+                () = self.hooks.probe_requested() => self.hooks.record_beat(),
+            }
+        }
+    }
+}
+
+/// How a download ended.
+enum DownloadEnd {
+    Stopped,
+    NewDesired(PhaseEvent),
+    Failed(StepFailure),
+    Done,
+}

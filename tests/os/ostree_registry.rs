@@ -1,0 +1,125 @@
+//! A registry of OS images, and `ostree container image` as libostree's extension for container images changes the
+//! repository.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
+
+use machinist_plan::ImageRef;
+use zgvariant::{NATIVE_ENDIAN, Variant, serialized::Context, to_bytes};
+
+/// Where an administrator's own image would be, too.
+const REFERENCES: &str = "ostree/repo/refs/heads/ostree/container/image";
+
+/// The registry, and how long a download takes.
+#[derive(Default)]
+pub(crate) struct OstreeRegistry {
+    images: Mutex<Vec<(ImageRef, String)>>,
+    takes: Mutex<Duration>,
+    arguments: Mutex<Vec<String>>,
+}
+
+impl OstreeRegistry {
+    pub(crate) fn publish(&self, image: &ImageRef, version: &str) {
+        let mut images = self.images.lock().unwrap();
+        images.push((image.clone(), version.to_owned()));
+    }
+
+    /// The images have these kernel arguments in `/usr/lib/bootc/kargs.d`, which the running one has not.
+    pub(crate) fn set_arguments(&self, arguments: &[&str]) {
+        *self.arguments.lock().unwrap() = arguments.iter().map(|one| (*one).to_owned()).collect();
+    }
+
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        self.arguments.lock().unwrap().clone()
+    }
+
+    pub(crate) fn take(&self, long: Duration) {
+        *self.takes.lock().unwrap() = long;
+    }
+
+    pub(crate) fn takes(&self) -> Duration {
+        *self.takes.lock().unwrap()
+    }
+
+    /// Runs `ostree container image` with these arguments.
+    pub(crate) fn run(&self, machine: &Path, arguments: &[&str]) -> Result<(), String> {
+        match arguments {
+            ["pull", "--quiet", "/ostree/repo", reference] => {
+                let name = reference.strip_prefix("ostree-unverified-registry:");
+                self.pull(machine, &ImageRef::parse(name.unwrap()).unwrap())
+            }
+            ["remove", "--repo", "/ostree/repo", reference] => {
+                let name = reference.strip_prefix("docker://").unwrap();
+                let image = ImageRef::parse(name).unwrap();
+                let (reference, object) = files(machine, &image);
+                let removed = fs::remove_file(reference).and_then(|()| fs::remove_file(object));
+                removed.map_err(|error| error.to_string())
+            }
+            ["prune-layers", "--repo", "/ostree/repo"] => Ok(()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn pull(&self, machine: &Path, image: &ImageRef) -> Result<(), String> {
+        let images = self.images.lock().unwrap();
+        let found = images.iter().find(|(known, _)| known == image);
+        let (_, version) = found.ok_or("reading manifest: manifest unknown")?;
+        let config = format!(
+            r#"{{"architecture":"amd64","config":{{"Labels":{{"org.opencontainers.image.version":"{version}"}}}}}}"#
+        );
+        let metadata = std::collections::HashMap::from([
+            (
+                "ostree.manifest-digest",
+                Variant::from(image.digest().to_string()),
+            ),
+            ("ostree.container.image-config", Variant::from(config)),
+        ]);
+        let nothing: Vec<u8> = Vec::new();
+        let related: Vec<(String, Vec<u8>)> = Vec::new();
+        let commit = (
+            metadata, &nothing, related, "", "", 0_u64, &nothing, &nothing,
+        );
+        let commit = to_bytes(Context::new(NATIVE_ENDIAN, 0), &commit).unwrap();
+        let (reference, object) = files(machine, image);
+        for (file, bytes) in [
+            (object, &*commit),
+            (reference, format!("{}\n", commit_of(image)).as_bytes()),
+        ] {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, bytes).unwrap();
+        }
+        Ok(())
+    }
+}
+
+/// The commit of an image.
+pub(crate) fn commit_of(image: &ImageRef) -> String {
+    let digest = image.digest().to_string();
+    digest.strip_prefix("sha256:").unwrap().to_owned()
+}
+
+/// The reference and the commit of an image.
+fn files(machine: &Path, image: &ImageRef) -> (PathBuf, PathBuf) {
+    let commit = commit_of(image);
+    let name = image.to_string();
+    let name = name
+        .replace('.', "_2E_")
+        .replace(':', "_3A_")
+        .replace('@', "_40_");
+    let reference = format!("{REFERENCES}/docker_3A__2F__2F_{name}");
+    let object = format!(
+        "ostree/repo/objects/{}/{}.commit",
+        &commit[..2],
+        &commit[2..]
+    );
+    (machine.join(reference), machine.join(object))
+}
+
+/// Whether an image is complete in the repository of this machine.
+pub(crate) fn is_stored(machine: &Path, image: &ImageRef) -> bool {
+    files(machine, image).0.exists()
+}

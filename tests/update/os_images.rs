@@ -1,0 +1,218 @@
+//! Updates that change the OS image, on a machine with OSTree and a registry.
+
+use std::time::Duration;
+
+use machinist_base::reason::Reason;
+use machinist_plan::ImageRef;
+use machinist_testkit::sandbox::{Written, config};
+use machinist_update::{os::ProviderStep, phase::Phase};
+
+use crate::{
+    os::{
+        ostree_files::Layout,
+        ostree_machine::BEFORE,
+        ostree_registry::{commit_of, is_stored},
+    },
+    update::{os_trials_on_ostree::Host, reboots::reboots},
+};
+
+fn image(content: &str) -> ImageRef {
+    let digest = machinist_base::digest::Digest::of(content.as_bytes());
+    ImageRef::parse(&format!("registry.example.com/os@{digest}")).unwrap()
+}
+
+/// A config with an image, named by a tag as well.
+fn with_image(name: &str, image: &ImageRef) -> Written {
+    let mut wanted = config(name).file("/etc/example.conf", name, 0o644);
+    let tagged = image.to_string().replace("/os@", "/os:9@");
+    wanted.0.os_image_url = Some(tagged);
+    wanted
+}
+
+/// The image of the running deployment.
+fn booted_commit(host: &Host) -> String {
+    let mounts = host.ostree.read("proc/1/mountinfo");
+    let (_, name) = mounts.split_once("/deploy/debian/deploy/").unwrap();
+    name.split('.').next().unwrap().to_owned()
+}
+
+fn is_stored_on(host: &Host, image: &ImageRef) -> bool {
+    is_stored(&host.sandbox.path("/"), image)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_downloaded_before_the_update_and_tried_by_one_boot() {
+    let mut host = Host::new();
+    let (one, two) = (image("one"), image("two"));
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.publish(&two, "2.0");
+    host.ostree.registry.take(Duration::from_secs(600));
+    let first = with_image("one", &one);
+    let agent = host.agent(&first);
+    let mut reports = agent.reports.clone();
+    let fetching = reports.wait_for(|report| report.phase == Phase::Fetching);
+    fetching.await.unwrap();
+    assert!(!host.sandbox.path("/etc/example.conf").exists());
+    // Another process starts it again.
+    agent.stop().await;
+    assert!(!is_stored_on(&host, &one));
+    let agent = host.agent(&first);
+    host.script.until_asked_times("reboot Logind", 1).await;
+    agent.stop().await;
+    host.reboot();
+    host.until_on(&first).await;
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    assert_eq!(host.ostree.running(), BEFORE);
+    let origin = format!("ostree/deploy/debian/deploy/{}.0.origin", commit_of(&one));
+    let origin = host.ostree.read(&origin);
+    let expected = format!("container-image-reference=ostree-unverified-registry:{one}\n");
+    assert!(origin.ends_with(&expected), "{origin}");
+    host.power_cut();
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    // The same image by another name changes nothing, and kernel arguments keep the image.
+    let mut mirror = first.clone();
+    mirror.0.os_image_url = Some(one.to_string().replace("registry.", "mirror."));
+    mirror.0.kernel_arguments = vec!["nosmt".to_owned()];
+    host.apply(&mirror).await;
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    assert_eq!(host.ostree.running(), format!("{BEFORE} nosmt"));
+    // The arguments of the config go with the next image too.
+    let mut next = with_image("two", &two);
+    next.0.kernel_arguments = vec!["a=1".to_owned(), "nosmt".to_owned()];
+    host.apply(&next).await;
+    assert_eq!(booted_commit(&host), commit_of(&two));
+    assert_eq!(host.ostree.running(), format!("{BEFORE} a=1 nosmt"));
+    assert_eq!(reboots(&host.script), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_an_image_returns_to_the_previous_one_and_removes_it() {
+    let mut host = Host::new();
+    let (one, bad) = (image("one"), image("bad"));
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.publish(&bad, "2.0");
+    host.apply(&with_image("one", &one)).await;
+    let update = with_image("bad", &bad);
+    host.until_reboot(&update).await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    assert_eq!(trial.image, Some(bad.to_string()));
+    host.ostree.panics(&trial.deployment);
+    host.reboot();
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    host.until_reboot(&update).await;
+    host.reboot();
+    assert_eq!(host.until_failed(&update).await, Reason::OSBootFailed);
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    assert!(is_stored_on(&host, &one) && !is_stored_on(&host, &bad));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_downloaded_changes_nothing() {
+    let host = Host::new();
+    let missing = with_image("one", &image("missing"));
+    let mut agent = host.agent(&missing);
+    let report = agent.until_failed().await;
+    let failure = report.failure.clone().unwrap();
+    assert_eq!(
+        (failure.code, failure.retryable),
+        (Reason::ImageUnreachable, false)
+    );
+    assert!(
+        failure.message.contains("manifest unknown"),
+        "{}",
+        failure.message
+    );
+    agent.stop().await;
+    // The registry is away for a while.
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.fails_next(ProviderStep::Fetch);
+    host.until_reboot(&with_image("two", &one)).await;
+    assert_eq!(reboots(&host.script), 1);
+    assert!(is_stored_on(&host, &one));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_with_a_lower_version_is_refused_once_it_is_known() {
+    let mut host = Host::new();
+    let (new, old) = (image("new"), image("old"));
+    host.ostree.registry.publish(&new, "2.10");
+    host.ostree.registry.publish(&old, "2.9");
+    host.apply(&with_image("new", &new)).await;
+    let lower = with_image("old", &old);
+    let mut agent = host.agent(&lower);
+    let refused = agent
+        .reports
+        .wait_for(|report| report.failure.is_some())
+        .await;
+    let failure = refused.unwrap().failure.clone().unwrap();
+    assert_eq!(
+        failure.code,
+        Reason::DowngradeRefused,
+        "{}",
+        failure.message
+    );
+    agent.stop().await;
+    assert_eq!(booted_commit(&host), commit_of(&new));
+}
+
+/// The download of an image ends when another config is desired.
+#[tokio::test(start_paused = true)]
+async fn a_new_config_ends_a_download() {
+    let mut host = Host::new();
+    let before = booted_commit(&host);
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.take(Duration::from_secs(3_000));
+    let agent = host.agent(&with_image("one", &one));
+    let mut reports = agent.reports.clone();
+    let fetching = reports.wait_for(|report| report.phase == Phase::Fetching);
+    fetching.await.unwrap();
+    let other = config("other").file("/etc/example.conf", "other", 0o644);
+    agent.desired.send_replace(other.desired());
+    host.script.until_asked_times("reboot Logind", 1).await;
+    agent.stop().await;
+    assert!(!is_stored_on(&host, &one));
+    host.reboot();
+    host.until_on(&other).await;
+    assert_eq!(host.ostree.running(), BEFORE);
+    assert_eq!(booted_commit(&host), before);
+}
+
+/// bootc adds the kernel arguments of the image, which stay when the config changes its own.
+#[tokio::test(start_paused = true)]
+async fn bootc_stages_an_image_with_its_kernel_arguments() {
+    let mut host = Host::with_layout(Layout::Bootc);
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.set_arguments(&["mitigations=auto"]);
+    let mut first = with_image("one", &one);
+    first.0.kernel_arguments = vec!["nosmt".to_owned()];
+    host.apply(&first).await;
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    assert_eq!(
+        host.ostree.running(),
+        format!("{BEFORE} mitigations=auto nosmt")
+    );
+    host.ostree.registry.set_arguments(&[]);
+    let mut next = first.clone();
+    next.0.name = "two".to_owned();
+    next.0.kernel_arguments = vec!["a=1".to_owned()];
+    host.apply(&next).await;
+    assert_eq!(booted_commit(&host), commit_of(&one));
+    assert_eq!(
+        host.ostree.running(),
+        format!("{BEFORE} mitigations=auto a=1")
+    );
+    let bad = image("bad");
+    host.ostree.registry.publish(&bad, "2.0");
+    let update = with_image("bad", &bad);
+    host.until_reboot(&update).await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    host.ostree.panics(&trial.deployment);
+    host.reboot();
+    host.until_reboot(&update).await;
+    host.reboot();
+    assert_eq!(host.until_failed(&update).await, Reason::OSBootFailed);
+    assert_eq!(booted_commit(&host), commit_of(&one));
+}
