@@ -36,7 +36,7 @@ fn host_os_kinds_are_detected_from_the_root() {
         (vec![rpm], HostKind::Packages),
         (vec!["var/lib/rpm/Packages"], HostKind::Packages),
         (vec![booted, rpm, rpm_ostree], HostKind::RpmOstree),
-        (vec![booted, rpm, rpm_ostree, bootc], HostKind::RpmOstree),
+        (vec![booted, rpm, rpm_ostree, bootc], HostKind::Bootc),
         (vec![booted, rpm, bootc], HostKind::Bootc),
         (vec!["ostree", rpm, bootc], HostKind::Bootc),
         (vec![booted, dpkg], HostKind::Ostree),

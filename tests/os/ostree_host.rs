@@ -17,7 +17,7 @@ use super::{
 
 struct OstreeHost {
     machine: OstreeMachine,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl OstreeHost {
@@ -29,7 +29,7 @@ impl OstreeHost {
         let directory = tempfile::tempdir().unwrap();
         Self {
             machine: OstreeMachine::with_layout(directory.path(), layout),
-            _directory: directory,
+            directory,
         }
     }
 
@@ -345,4 +345,31 @@ async fn arguments_with_variables_are_refused_where_grub_reads_boot_entries() {
         running,
         KernelCommandLine::parse(&format!("{BEFORE} {text}"))
     );
+}
+
+/// `bootc switch` fails on such a host, which the plan has to know.
+#[tokio::test]
+async fn an_image_is_refused_on_a_host_with_packages_of_rpm_ostree() {
+    let host = OstreeHost::with_layout(Layout::Bootc);
+    let image = super::contract::image("new");
+    host.registry.publish(&image, "2.0");
+    let origin = "ostree/deploy/debian/deploy/cd.0.origin";
+    let text = "[origin]\ncontainer-image-reference=ostree-unverified-registry:q.io/os:9\n\n\
+                [packages]\nrequested=htop;\n";
+    std::fs::write(host.directory.path().join(origin), text).unwrap();
+    let wanted = DesiredDeployment {
+        image: Some(image),
+        ..wanted("nosmt", "")
+    };
+    let agent = host.agent();
+    let refused = agent.stage(&wanted, STEP_TIMEOUT).await.unwrap_err();
+    let message = machinist_base::error_chain::chain(&refused);
+    assert!(message.contains("rpm-ostree reset"), "{message}");
+    assert!(!refused.is_retryable());
+    // Its arguments can be changed.
+    let arguments = DesiredDeployment {
+        image: None,
+        ..wanted
+    };
+    assert!(agent.stage(&arguments, STEP_TIMEOUT).await.is_ok());
 }

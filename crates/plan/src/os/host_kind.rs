@@ -15,7 +15,7 @@ pub enum HostKind {
     Packages,
     /// Whole trees in an OSTree repository, with rpm-ostree.
     RpmOstree,
-    /// Whole trees from container images, with bootc and without rpm-ostree.
+    /// Whole trees from container images, with bootc.
     Bootc,
     /// Whole trees in an OSTree repository, with neither.
     Ostree,
@@ -64,6 +64,8 @@ pub enum ProviderObstacle {
     GrubFileSystem,
     /// GRUB cannot write to the block device of /boot/grub.
     GrubBlockDevice,
+    /// The file system of GRUB's configuration is mounted read-only.
+    GrubReadOnly,
     /// Reboots bypass the boot loader.
     Kexec,
     /// systemd-boot lacks features.
@@ -95,6 +97,9 @@ impl fmt::Display for ProviderObstacle {
             }
             Self::GrubBlockDevice => {
                 "GRUB cannot write /boot/grub/grubenv on LVM, RAID or an encrypted device"
+            }
+            Self::GrubReadOnly => {
+                "the file system of GRUB's configuration in /boot is mounted read-only"
             }
             Self::OldSystemdBoot => {
                 "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"

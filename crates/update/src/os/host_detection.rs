@@ -18,16 +18,15 @@ const PACKAGE_DB_PATHS: &[&str] = &[
     "/var/lib/rpm",
 ];
 
-/// Returns the kind of the host below `root`. A host with both rpm-ostree and bootc counts as an rpm-ostree host,
-/// because rpm-ostree can change more (extensions, the kernel type). Image-based hosts contain an rpm database too,
-/// so the check for packages comes last.
+/// Returns the kind of the host below `root`. Images of Fedora and CentOS for bootc have rpm-ostree as well, and count as
+/// bootc hosts. Image-based hosts contain an rpm database too, so the check for packages comes last.
 ///
 /// A path that cannot be read counts as missing: that leads to a refused plan, never to a change.
 pub fn host_kind(root: &Root) -> HostKind {
     let any = |paths: &[&str]| paths.iter().any(|path| is_there(root, path));
     match any(OSTREE_MARKERS) {
-        true if any(RPM_OSTREE_PATHS) => HostKind::RpmOstree,
         true if any(BOOTC_PATHS) => HostKind::Bootc,
+        true if any(RPM_OSTREE_PATHS) => HostKind::RpmOstree,
         true => HostKind::Ostree,
         false if any(PACKAGE_DB_PATHS) => HostKind::Packages,
         false => HostKind::Unknown,

@@ -56,6 +56,7 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
         Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
             Some(ProviderObstacle::GrubFileSystem)
         }
+        Some(mount) if mount.is_read_only => Some(ProviderObstacle::GrubReadOnly),
         Some(mount) if is_plain_device(root, mount.device) => None,
         Some(_) => Some(ProviderObstacle::GrubBlockDevice),
         None => Some(ProviderObstacle::GrubFileSystem),
@@ -80,6 +81,7 @@ pub(in crate::os) struct Mount<'t> {
     /// Major and minor number.
     device: &'t str,
     pub(in crate::os) fs_type: &'t str,
+    is_read_only: bool,
 }
 
 /// Returns the mount of a path (proc_pid_mountinfo(5)): the last one on the longest mount point.
@@ -91,10 +93,15 @@ pub(in crate::os) fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'
         let device = fields.next()?;
         // A mount point with an escaped blank cannot be above this path.
         let top = AbsPath::new(fields.nth(1)?).ok()?;
+        let is_read_only = fields.next()?.split(',').any(|option| option == "ro");
         let fs_type = source.split(' ').next()?;
         let depth = top.components().count();
-        path.is_under(&top)
-            .then_some((depth, Mount { device, fs_type }))
+        let mount = Mount {
+            device,
+            fs_type,
+            is_read_only,
+        };
+        path.is_under(&top).then_some((depth, mount))
     });
     // Of several equal ones, this is the last.
     lines
@@ -179,6 +186,12 @@ mod tests {
         expect(Some(ProviderObstacle::GrubBlockDevice));
         write("sys/dev/block/8:1/dev", "8:1\n");
         expect(None);
+        write(
+            "proc/1/mountinfo",
+            "22 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n",
+        );
+        expect(Some(ProviderObstacle::GrubReadOnly));
+        write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
         write("etc/default/kexec", "LOAD_KEXEC=false\n");
         expect(None);
         write("etc/default/kexec", "# on\nLOAD_KEXEC=\"true\"\n");

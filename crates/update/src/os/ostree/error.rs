@@ -68,6 +68,11 @@ pub(super) enum OstreeError {
     },
     #[error("bootc switch failed, or ostree admin lock-finalization after it")]
     Switch(#[source] Box<dyn Error + Send + Sync>),
+    #[error(
+        "the deployment {0} has packages or overrides of rpm-ostree, which an image from bootc would lose: remove them \
+         with rpm-ostree reset"
+    )]
+    LocalPackages(DeploymentId),
     #[error("bootc has staged the image {found} instead of {wanted}")]
     OtherImage { found: String, wanted: String },
     #[error("ostree admin {command} failed")]

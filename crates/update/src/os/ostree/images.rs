@@ -144,6 +144,13 @@ pub(super) fn origin_of(
     Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
 }
 
+/// Whether rpm-ostree has added packages to a deployment, or replaced some. bootc refuses to change such a host.
+pub(super) fn has_local_packages(root: &Root, stateroot: &str, deployment: &DeploymentId) -> bool {
+    let origin = origin_of(root, stateroot, deployment).unwrap_or_default();
+    let mut lines = origin.lines().map(str::trim);
+    lines.any(|line| ["[packages]", "[overrides]", "[modules]"].contains(&line))
+}
+
 /// The file of a deployment's origin.
 pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
     format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")

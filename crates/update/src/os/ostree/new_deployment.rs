@@ -123,6 +123,9 @@ impl NewDeployment {
         if image.is_none() && arguments.own == booted.kernel_arguments {
             return Ok(None);
         }
+        if image.is_some() && images::has_local_packages(root, &state.stateroot, &booted.id) {
+            return Err(OstreeError::LocalPackages(booted.id));
+        }
         let commit = match image {
             Some(image) => images::commit_of_image(root, image)?,
             None => Some(images::commit_of(&booted.id).to_owned()),
