@@ -15,7 +15,7 @@ use std::{
 
 use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub};
 use machinist_rootfs::Root;
-use machinist_update::os::{GrubProvider, HostCommand, ProviderStep};
+use machinist_update::os::{BackgroundError, GrubProvider, HostCommand, ProviderStep};
 
 /// The parts of a generated grub.cfg; `@ARGUMENTS@` is replaced by the arguments.
 const CONFIG: &str = r#"if [ -s $prefix/grubenv ]; then
@@ -370,7 +370,11 @@ impl HostCommand for Programs {
         _arguments: &[&str],
         _limit: Duration,
         _error_file: &str,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ) -> Result<(), BackgroundError> {
+        panic!("this host downloads nothing: {program}")
+    }
+
+    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         panic!("this host downloads nothing: {program}")
     }
 }

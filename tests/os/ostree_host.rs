@@ -299,32 +299,77 @@ async fn deployments_of_other_programs_stay() {
 
 /// The agent was killed after bootc had staged the image, and before that was staged as a trial.
 #[tokio::test]
-async fn an_interrupted_switch_of_bootc_is_repeated() {
+async fn an_interrupted_switch_of_bootc_is_repeated_or_discarded() {
+    for is_repeated in [true, false] {
+        let mut operations = 0;
+        while !is_switched_before(operations, is_repeated).await {
+            operations += 1;
+            assert!(operations < 200);
+        }
+    }
+}
+
+/// Interrupts the staging of an image after some file operations, and returns whether it was done by then.
+async fn is_switched_before(operations: usize, is_repeated: bool) -> bool {
     let host = OstreeHost::with_layout(Layout::Bootc);
     let image = super::contract::image("new");
     host.registry.publish(&image, "2.0");
+    host.agent().fetch(&image, STEP_TIMEOUT).await.unwrap();
     let wanted = DesiredDeployment {
         image: Some(image),
         ..wanted("nosmt", "")
     };
-    let mut operations = 0;
-    let mut is_done = false;
-    while !is_done {
-        let agent = host.agent_until(operations);
-        let fetched = agent.fetch(wanted.image.as_ref().unwrap(), STEP_TIMEOUT);
-        let done = fetched.await.is_ok();
-        is_done = done && agent.stage(&wanted, STEP_TIMEOUT).await.is_ok();
-        operations += 1;
-        assert!(operations < 200);
+    let agent = host.agent_until(operations);
+    let is_done = agent.stage(&wanted, STEP_TIMEOUT).await.is_ok();
+    if is_repeated {
+        let id = host.agent().stage(&wanted, STEP_TIMEOUT).await.unwrap();
+        host.agent().unlock(&id.unwrap()).await.unwrap();
+        host.reboot();
+        assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+        let booted = host.agent().observe().await.unwrap().booted;
+        assert_eq!(booted.image, wanted.image);
+    } else {
+        host.agent().discard().await.unwrap();
+        assert_eq!(host.read("run/ostree/staged-deployment"), "");
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+        host.assert_settled("discarded");
     }
-    let id = host.agent().stage(&wanted, STEP_TIMEOUT).await.unwrap();
-    host.agent().unlock(&id.unwrap()).await.unwrap();
-    host.reboot();
-    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
-    assert_eq!(
-        host.agent().observe().await.unwrap().booted.image,
-        wanted.image
-    );
+    is_done
+}
+
+/// bootc stages an image before it pulls those to which the image is bound.
+#[tokio::test]
+async fn a_switch_of_bootc_that_fails_leaves_nothing_staged() {
+    let host = OstreeHost::with_layout(Layout::Bootc);
+    let image = super::contract::image("new");
+    host.registry.publish(&image, "2.0");
+    host.agent().fetch(&image, STEP_TIMEOUT).await.unwrap();
+    let wanted = DesiredDeployment {
+        image: Some(image),
+        ..wanted("nosmt", "")
+    };
+    host.fails_next(ProviderStep::Keep);
+    let failed = host.agent().stage(&wanted, STEP_TIMEOUT).await.unwrap_err();
+    let message = machinist_base::error_chain::chain(&failed);
+    assert!(message.contains("Pulling bound images"), "{message}");
+    assert!(failed.is_retryable());
+    assert_eq!(host.read("run/ostree/staged-deployment"), "");
+    // What an administrator has staged, even of the same image, stays.
+    let origin = "/ostree/deploy/debian/deploy/cd.0.origin";
+    let origin = format!("--origin-file={origin}");
+    host.admin(&[
+        "deploy",
+        "--os=debian",
+        &origin,
+        "--stage",
+        "--lock-finalization",
+        "--karg-none",
+        "ab",
+    ]);
+    let failed = host.agent().stage(&wanted, STEP_TIMEOUT).await.unwrap_err();
+    let message = machinist_base::error_chain::chain(&failed);
+    assert!(message.contains("another program has staged"), "{message}");
 }
 
 /// blscfg replaces variables within quotes as well.
@@ -365,7 +410,6 @@ async fn an_image_is_refused_on_a_host_with_packages_of_rpm_ostree() {
     let refused = agent.stage(&wanted, STEP_TIMEOUT).await.unwrap_err();
     let message = machinist_base::error_chain::chain(&refused);
     assert!(message.contains("rpm-ostree reset"), "{message}");
-    assert!(!refused.is_retryable());
     // Its arguments can be changed.
     let arguments = DesiredDeployment {
         image: None,

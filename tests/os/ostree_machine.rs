@@ -11,7 +11,7 @@ use std::{
 
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
 use machinist_plan::ImageRef;
-use machinist_update::os::{HostCommand, OstreeProvider, ProviderStep};
+use machinist_update::os::{BackgroundError, HostCommand, OstreeProvider, ProviderStep};
 
 use super::{
     grub_machine::{Below, Failing, failing_root, root_until},
@@ -224,8 +224,9 @@ impl OstreeProgram {
         self.failing.lock().unwrap().take().is_some()
     }
 
-    /// Stages an image as `bootc switch` does, with the kernel arguments of the image, and locks it.
-    fn switch(&self, arguments: &[&str]) -> Result<(), String> {
+    /// Stages an image as `bootc switch` does, with the kernel arguments of the image, and locks it, also after a
+    /// failure.
+    fn switch(&self, arguments: &[&str], is_failing: bool) -> Result<(), String> {
         let [
             "--what=shutdown",
             "--mode=block",
@@ -240,9 +241,10 @@ impl OstreeProgram {
         else {
             panic!("{arguments:?}");
         };
-        let switch = "/usr/bin/bootc switch --quiet --transport registry \"$1\" && ";
-        let lock = script.strip_prefix(switch);
-        assert_eq!(lock, Some("exec /usr/bin/ostree admin lock-finalization"));
+        let switch = "/usr/bin/bootc switch --quiet --transport registry \"$1\"; code=$?; ";
+        let lock = "|| /usr/bin/ostree admin lock-finalization || code=1; exit $code";
+        let is_locked_always = script.contains(switch) && script.ends_with(lock);
+        assert!(is_locked_always, "{script}");
         let reference = format!("ostree-unverified-registry:{image}");
         let pull = ["pull", "--quiet", "/ostree/repo", &reference];
         self.registry.run(&self.files.directory, &pull)?;
@@ -260,7 +262,10 @@ impl OstreeProgram {
         self.files.remove_staged();
         self.files.write_staged(&name, &words);
         self.files.write(LOCKED, "");
-        Ok(())
+        match is_failing {
+            true => Err("Pulling bound images".to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// Takes the time of a download, or that of copying an image.
@@ -277,16 +282,14 @@ impl HostCommand for OstreeProgram {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        if self.is_failing() {
+        assert_eq!(program, OSTREE);
+        let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
+        if is_step && self.is_failing() {
             return Err("exit status 1".into());
         }
-        if program == "/usr/bin/systemd-inhibit" {
-            self.delay(limit).await?;
-            return Ok(self.switch(arguments)?);
-        }
-        assert_eq!(program, OSTREE);
         Ok(match arguments {
             ["container", "image", rest @ ..] => self.registry.run(&self.files.directory, rest),
+            ["admin", "cleanup"] => self.registry.clean_up(&self.files.directory),
             ["admin", rest @ ..] => {
                 if rest[0] == "deploy" {
                     self.delay(limit).await?;
@@ -303,17 +306,34 @@ impl HostCommand for OstreeProgram {
         arguments: &[&str],
         limit: Duration,
         error_file: &str,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert_eq!((program, arguments[2]), (OSTREE, "pull"));
-        self.delay(limit).await?;
-        let pulled = match self.is_failing() {
-            true => Err("pinging container registry: connection refused".to_owned()),
-            false => self.registry.run(&self.files.directory, &arguments[2..]),
+    ) -> Result<(), BackgroundError> {
+        self.registry.set_running(true);
+        let delay = self.delay(limit).await;
+        delay.map_err(|_| BackgroundError::TimedOut)?;
+        self.registry.set_running(false);
+        let failing = self.is_failing();
+        let done = match (program, arguments) {
+            ("/usr/bin/systemd-inhibit", _) => self.switch(arguments, failing),
+            (OSTREE, ["container", "image", "pull", ..]) if failing => {
+                Err("pinging container registry: connection refused".to_owned())
+            }
+            (OSTREE, ["container", "image", rest @ ..]) => {
+                self.registry.run(&self.files.directory, rest)
+            }
+            other => panic!("{other:?}"),
         };
-        if let Err(error) = &pulled {
-            self.files
-                .write(error_file, format!("error: Pulling: {error}\n"));
+        if let Err(error) = &done {
+            self.files.write(
+                error_file,
+                format!("Error: Pulling\n\nCaused by:\n    {error}\n"),
+            );
         }
-        Ok(pulled?)
+        done.map_err(|error| BackgroundError::Failed(error.into()))
+    }
+
+    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        assert_eq!(program, OSTREE);
+        self.registry.set_running(false);
+        Ok(())
     }
 }

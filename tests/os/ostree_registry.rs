@@ -4,7 +4,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,6 +23,8 @@ pub(crate) struct OstreeRegistry {
     images: Mutex<Vec<(ImageRef, String)>>,
     takes: Mutex<Duration>,
     arguments: Mutex<Vec<String>>,
+    /// A program in the background has not ended.
+    is_running: AtomicBool,
 }
 
 impl OstreeRegistry {
@@ -41,6 +46,33 @@ impl OstreeRegistry {
         *self.takes.lock().unwrap() = long;
     }
 
+    pub(crate) fn set_running(&self, is_running: bool) {
+        self.is_running.store(is_running, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Relaxed)
+    }
+
+    /// Removes the commits that neither an image nor a deployment has.
+    pub(crate) fn clean_up(&self, machine: &Path) -> Result<(), String> {
+        let deployments = fs::read_dir(machine.join("ostree/deploy/debian/deploy")).unwrap();
+        let deployments =
+            deployments.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let deployments: Vec<String> = deployments.collect();
+        for (image, _) in self.images.lock().unwrap().iter() {
+            let (reference, object) = files(machine, image);
+            let commit = commit_of(image);
+            let is_of_image = |name: &&String| name.starts_with(&commit);
+            let mut of_image = deployments.iter().filter(is_of_image);
+            let is_deployed = of_image.any(|name| !name.ends_with(".origin"));
+            if !reference.exists() && !is_deployed && object.exists() {
+                fs::remove_file(object).unwrap();
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn takes(&self) -> Duration {
         *self.takes.lock().unwrap()
     }
@@ -55,8 +87,8 @@ impl OstreeRegistry {
             ["remove", "--repo", "/ostree/repo", reference] => {
                 let name = reference.strip_prefix("docker://").unwrap();
                 let image = ImageRef::parse(name).unwrap();
-                let (reference, object) = files(machine, &image);
-                let removed = fs::remove_file(reference).and_then(|()| fs::remove_file(object));
+                // Its objects stay until the next cleanup.
+                let removed = fs::remove_file(files(machine, &image).0);
                 removed.map_err(|error| error.to_string())
             }
             ["prune-layers", "--repo", "/ostree/repo"] => Ok(()),
@@ -119,7 +151,8 @@ fn files(machine: &Path, image: &ImageRef) -> (PathBuf, PathBuf) {
     (machine.join(reference), machine.join(object))
 }
 
-/// Whether an image is complete in the repository of this machine.
+/// Whether anything of an image is in the repository of this machine.
 pub(crate) fn is_stored(machine: &Path, image: &ImageRef) -> bool {
-    files(machine, image).0.exists()
+    let (reference, object) = files(machine, image);
+    reference.exists() || object.exists()
 }

@@ -16,7 +16,7 @@ use machinist_boot_loader::systemd_boot::{
     LoaderFiles, LoaderVariables, MenuEntry, SimulatedSystemdBoot,
 };
 use machinist_rootfs::Root;
-use machinist_update::os::{HostCommand, ProviderStep, SystemdBootProvider};
+use machinist_update::os::{BackgroundError, HostCommand, ProviderStep, SystemdBootProvider};
 
 /// The arguments of the machine before the first step.
 pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
@@ -274,7 +274,11 @@ impl HostCommand for Bootctl {
         _arguments: &[&str],
         _limit: Duration,
         _error_file: &str,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ) -> Result<(), BackgroundError> {
+        panic!("this host downloads nothing: {program}")
+    }
+
+    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         panic!("this host downloads nothing: {program}")
     }
 }

@@ -172,7 +172,7 @@ async fn a_new_config_ends_a_download() {
     agent.desired.send_replace(other.desired());
     host.script.until_asked_times("reboot Logind", 1).await;
     agent.stop().await;
-    assert!(!is_stored_on(&host, &one));
+    assert!(!is_stored_on(&host, &one) && !host.ostree.registry.is_running());
     host.reboot();
     host.until_on(&other).await;
     assert_eq!(host.ostree.running(), BEFORE);
@@ -215,4 +215,37 @@ async fn bootc_stages_an_image_with_its_kernel_arguments() {
     host.reboot();
     assert_eq!(host.until_failed(&update).await, Reason::OSBootFailed);
     assert_eq!(booted_commit(&host), commit_of(&one));
+}
+
+/// Nothing needs an image any more whose config was withdrawn before the update.
+#[tokio::test(start_paused = true)]
+async fn the_image_of_a_withdrawn_config_is_removed() {
+    let mut host = Host::new();
+    let (one, two) = (image("one"), image("two"));
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.publish(&two, "0.9");
+    let first = with_image("one", &one);
+    host.apply(&first).await;
+    // It is downloaded, and then refused.
+    let lower = with_image("two", &two);
+    let mut agent = host.agent(&lower);
+    let refused = agent
+        .reports
+        .wait_for(|report| report.failure.is_some())
+        .await;
+    assert_eq!(
+        refused.unwrap().failure.clone().unwrap().code,
+        Reason::DowngradeRefused
+    );
+    agent.desired.send_replace(first.desired());
+    let cleared = agent
+        .reports
+        .wait_for(|report| report.failure.is_none())
+        .await;
+    drop(cleared.unwrap());
+    while is_stored_on(&host, &two) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    agent.stop().await;
+    assert!(is_stored_on(&host, &one));
 }

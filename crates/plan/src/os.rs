@@ -77,10 +77,10 @@ impl OsPart {
 
     const fn can_be_changed(self, by: OsCapabilities) -> bool {
         match self {
-            Self::Image | Self::ExtensionsImage => by.image,
+            Self::Image => by.image,
             Self::KernelArguments => by.kernel_arguments,
             Self::KernelType => by.kernel_type,
-            Self::Extensions => by.extensions,
+            Self::Extensions | Self::ExtensionsImage => by.extensions,
             Self::Fips => false,
         }
     }
@@ -224,6 +224,8 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
         .or(from.os_image_url.as_deref());
     if let Some(image) = to.os_image_url.as_deref()
         && !runs.is_some_and(|runs| image::is_same(runs, image))
+        // A tag says nothing about the image that runs.
+        && (ImageRef::parse(image).is_ok() || from.os_image_url.as_deref() != Some(image))
     {
         changes.push(OsChange::new(OsPart::Image, image, ChangeKind::Modify));
     }

@@ -2,9 +2,10 @@
 
 use std::{error::Error, time::Duration};
 
-use machinist_update::os::HostCommand;
+use machinist_base::reason::Reason;
+use machinist_update::os::{BackgroundError, HostCommand};
 
-use super::{JobVerb, Systemd, SystemdErrorKind, dbus_proxies::Property};
+use super::{JobVerb, Systemd, SystemdError, SystemdErrorKind, dbus_proxies::Property};
 
 /// How long systemd may take to stop a program that has exceeded its limit. It kills it after 90 s by default.
 const STOP_TIMEOUT: Duration = Duration::from_secs(120);
@@ -36,15 +37,45 @@ impl HostCommand for Systemd {
         arguments: &[&str],
         limit: Duration,
         error_file: &str,
-    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+    ) -> Result<(), BackgroundError> {
         let properties = [
             ("CPUWeight", BACKGROUND_WEIGHT.into()),
             ("IOWeight", BACKGROUND_WEIGHT.into()),
             ("StandardErrorFile", error_file.into()),
+            // It also ends if this process does.
+            (
+                "TimeoutStartUSec",
+                microseconds(limit + STOP_TIMEOUT).into(),
+            ),
         ];
-        self.run_program(program, arguments, &properties, limit)
-            .await
+        let run = self.run_program(program, arguments, &properties, limit);
+        run.await.map_err(|error| {
+            let error_of_systemd = error.downcast_ref::<SystemdError>();
+            match error_of_systemd.map(SystemdError::trouble) {
+                Some(SystemdErrorKind::JobUnfinished { .. }) => BackgroundError::TimedOut,
+                _ => BackgroundError::Failed(error),
+            }
+        })
     }
+
+    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let (_, unit) = name_and_unit(program);
+        match self.run_job(JobVerb::Stop, &unit, STOP_TIMEOUT).await {
+            // The program has ended, and its unit with it.
+            Err(error) if error.reason() == Reason::UnitNotFound => Ok(()),
+            stopped => Ok(stopped.map(drop)?),
+        }
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The name of a program, and that of its unit.
+fn name_and_unit(program: &str) -> (&str, String) {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    (name, format!("machinist-{name}.service"))
 }
 
 impl Systemd {
@@ -55,8 +86,7 @@ impl Systemd {
         properties: &[Property<'_>],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let name = program.rsplit('/').next().unwrap_or(program);
-        let unit = format!("machinist-{name}.service");
+        let (name, unit) = name_and_unit(program);
         let argv: Vec<&str> = [program]
             .into_iter()
             .chain(arguments.iter().copied())

@@ -219,7 +219,7 @@ fn caller_facts<'a>(
         entries: transaction::kept_entries(journal),
         os: OsFacts {
             own_arguments: own_arguments(journal, &base),
-            ..os::facts(root, to.os_image_url.as_deref())
+            ..os::facts(root, how.capabilities.os, to.os_image_url.as_deref())
         },
         base,
         base_unreadable,

@@ -2,6 +2,17 @@
 
 use std::{error::Error, future::Future, time::Duration};
 
+/// Why a program in the background did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum BackgroundError {
+    /// It was stopped after its time limit.
+    #[error("the time limit has passed")]
+    TimedOut,
+    /// It failed, or could not be started.
+    #[error(transparent)]
+    Failed(Box<dyn Error + Send + Sync>),
+}
+
 /// Runs programs of the host to their end, as transient units of its service manager.
 pub trait HostCommand: Send + Sync + 'static {
     /// Runs a program and waits for its success. After the limit it is killed.
@@ -20,5 +31,11 @@ pub trait HostCommand: Send + Sync + 'static {
         arguments: &[&str],
         limit: Duration,
         error_file: &str,
+    ) -> impl Future<Output = Result<(), BackgroundError>> + Send;
+
+    /// Stops a program that a dropped future has left running.
+    fn stop(
+        &self,
+        program: &str,
     ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 }

@@ -26,7 +26,7 @@ pub use self::{
         Deployment, DeploymentId, Deployments, DesiredDeployment, KernelType, StagedDeployment,
     },
     grub::GrubProvider,
-    host_command::HostCommand,
+    host_command::{BackgroundError, HostCommand},
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     ostree::OstreeProvider,
@@ -83,9 +83,9 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
 
 /// Returns what a plan needs to know about the image of the booted deployment, and about the desired one if it has been
 /// fetched. The other facts are empty.
-pub(crate) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
-    match host_kind(root) {
-        HostKind::Ostree | HostKind::RpmOstree | HostKind::Bootc => ostree::facts(root, desired),
+pub(crate) fn facts(root: &Root, can: OsCapabilities, desired: Option<&str>) -> OsFacts {
+    match (can.image, can.host) {
+        (true, HostKind::Ostree | HostKind::Bootc) => ostree::facts(root, desired),
         _ => OsFacts::default(),
     }
 }
@@ -106,9 +106,14 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
     // Another program may be writing the boot loader's files.
     let reason = match error.is_retryable() {
         true => Reason::OSStepFailed,
+        false if update.image.is_some() => Reason::NoProviderForOSImage,
         false => Reason::NoProviderForKernelArguments,
     };
-    Some(Refusal::new(reason, chain(&error)).field("kernelArguments"))
+    let field = match update.image {
+        Some(_) => "osImageURL",
+        None => "kernelArguments",
+    };
+    Some(Refusal::new(reason, chain(&error)).field(field))
 }
 
 /// Reads the running kernel's arguments, without those that a trial of a deployment adds; empty if the root has no /proc.

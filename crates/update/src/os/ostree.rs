@@ -10,6 +10,7 @@ mod boot_entries;
 mod bootc;
 mod booted_deployment;
 mod error;
+mod fetched_images;
 mod image_download;
 mod images;
 mod new_deployment;
@@ -22,33 +23,24 @@ mod trial_block;
 use std::{fmt, time::Duration};
 
 use self::{
+    bootc::SWITCHING,
     error::OstreeError,
     new_deployment::argument_words,
     state::OstreeState,
     trial_block::{NOT_FINALIZED, NOT_REMOVED, TrialState, custom_config},
 };
-pub(super) use self::{images::facts, new_deployment::check, obstacles::obstacle};
+pub(super) use self::{
+    images::facts,
+    new_deployment::check,
+    obstacles::{capabilities, obstacle},
+};
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
-    ProviderStep,
-    host_detection::{host_kind, is_there},
-    trial_arguments::without_trial,
+    ProviderStep, host_detection::host_kind, trial_arguments::without_trial,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{HostKind, ImageRef, OsCapabilities};
 use machinist_rootfs::Root;
-
-/// libostree's extension for container images: `ostree container`.
-const EXTENSION: &str = "/usr/libexec/libostree/ext/ostree-container";
-
-/// What the provider can change on the host below `root`.
-pub(super) fn capabilities(root: &Root) -> OsCapabilities {
-    OsCapabilities {
-        image: is_there(root, EXTENSION),
-        kernel_arguments: true,
-        ..OsCapabilities::without_provider(host_kind(root))
-    }
-}
 
 /// The program that changes deployments.
 const OSTREE: &str = "/usr/bin/ostree";
@@ -132,6 +124,7 @@ impl<C: HostCommand> OstreeProvider<C> {
             // The staged one comes before those of the menu.
             self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
         }
+        self.remove_marker(SWITCHING)?;
         if state.is_trial_left() {
             self.create_marker(NOT_REMOVED)?;
             self.set_trial(state, TrialState::Removed)?;
@@ -212,6 +205,17 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         self.download(image, limit).await
     }
 
+    async fn cancel_fetch(&self) -> Result<(), OsError> {
+        let stopped = self.commands.stop(OSTREE).await;
+        let stopped = stopped.map_err(OstreeError::Stop);
+        stopped.map_err(|error| error.at(ProviderStep::Fetch))
+    }
+
+    async fn remove_unused_images(&self) -> Result<(), OsError> {
+        let removed = self.remove_images(None).await;
+        removed.map_err(|error| error.at(ProviderStep::Discard))
+    }
+
     async fn stage(
         &self,
         wanted: &DesiredDeployment,
@@ -259,7 +263,7 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         let state = OstreeState::read(&self.root).map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
-        self.remove_unused_images(None).await;
+        self.try_remove_images(None).await;
         Ok(())
     }
 

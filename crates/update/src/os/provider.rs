@@ -159,6 +159,16 @@ pub trait OsProvider: Send + Sync + 'static {
     /// node. Images that were fetched earlier and that no deployment has are removed.
     async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError>;
 
+    /// Ends a download whose future was dropped.
+    async fn cancel_fetch(&self) -> Result<(), OsError> {
+        Ok(())
+    }
+
+    /// Removes images that were fetched and that no deployment has. No update is open.
+    async fn remove_unused_images(&self) -> Result<(), OsError> {
+        Ok(())
+    }
+
     /// Creates a locked deployment for the next boot, replaces any that was staged before, and returns its
     /// identifier. Returns `None` if the booted deployment already matches `wanted`; then nothing remains staged. A
     /// staged deployment that already matches stays unchanged, including its lock.

@@ -23,6 +23,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
         self.rename_base().await?;
         self.store_desired().await?;
+        self.remove_unused_images().await;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
             return Ok(Some(event));

@@ -3,7 +3,11 @@
 use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
-use crate::{os::STEP_TIMEOUT, phase::PhaseEvent, service_port::Services};
+use crate::{
+    os::STEP_TIMEOUT,
+    phase::{Phase, PhaseEvent},
+    service_port::Services,
+};
 use machinist_base::error_chain::chain;
 use machinist_plan::ImageRef;
 
@@ -36,8 +40,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
         let failure = match self.download(image, stop).await {
-            DownloadEnd::Stopped => return Ok(None),
-            DownloadEnd::NewDesired(event) => return Ok(Some(event)),
+            DownloadEnd::Stopped => {
+                self.cancel_download().await;
+                return Ok(None);
+            }
+            DownloadEnd::NewDesired(event) => {
+                self.cancel_download().await;
+                return Ok(Some(event));
+            }
             DownloadEnd::Failed(failure) => Some(failure),
             DownloadEnd::Done => None,
         };
@@ -53,6 +63,25 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
             Err(event) => event,
         }))
+    }
+
+    /// Ends the program that a dropped download has left.
+    async fn cancel_download(&self) {
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.cancel_fetch()).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
+    }
+
+    /// Removes images that were downloaded for updates which were withdrawn or refused.
+    pub(super) async fn remove_unused_images(&self) {
+        let is_idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
+        if let Some(provider) = self.os.clone().filter(|_| is_idle)
+            && let Err(error) = self.run_responsive(provider.remove_unused_images()).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
     }
 
     /// Downloads an image until it is there, or until the desired config changes.

@@ -2,7 +2,8 @@
 //!
 //! bootc pulls the images to which the new one is bound, and computes the kernel arguments of `/usr/lib/bootc/kargs.d`. It
 //! stages a deployment that every following boot would enter, so its commit is staged again as a trial. Shutdowns are
-//! inhibited until bootc's deployment is locked; a power cut discards it.
+//! inhibited until bootc's deployment is locked, which happens however bootc ends; a power cut discards it. A file marks
+//! it as machinist's until then, so that the next process discards it.
 
 use std::time::Duration;
 
@@ -13,9 +14,14 @@ use machinist_plan::ImageRef;
 /// Holds a lock against shutdowns while another program runs.
 const SYSTEMD_INHIBIT: &str = "/usr/bin/systemd-inhibit";
 
-/// Stages the image `$1` and locks the deployment. `bootc switch` cannot lock it.
-const SWITCH_AND_LOCK: &str = "/usr/bin/bootc switch --quiet --transport registry \"$1\" && \
-                               exec /usr/bin/ostree admin lock-finalization";
+/// Stages the image `$1` and locks the deployment, also when bootc has failed after staging it or when the unit is
+/// stopped. `bootc switch` cannot lock it.
+const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --transport registry \"$1\"; code=$?; \
+                               test ! -e /run/ostree/staged-deployment || \
+                               /usr/bin/ostree admin lock-finalization || code=1; exit $code";
+
+/// Exists while a deployment that bootc has staged for machinist may be there.
+pub(super) const SWITCHING: &str = "/run/machinist/os-switch";
 
 /// A deployment that bootc has staged.
 pub(super) struct SwitchedDeployment {
@@ -33,6 +39,7 @@ impl<C: HostCommand> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<SwitchedDeployment, OstreeError> {
         let name = image.to_string();
+        self.write_run_file(SWITCHING, &name)?;
         let arguments = [
             "--what=shutdown",
             "--mode=block",
@@ -44,8 +51,8 @@ impl<C: HostCommand> OstreeProvider<C> {
             "sh",
             &name,
         ];
-        let switched = self.commands.run(SYSTEMD_INHIBIT, &arguments, limit).await;
-        switched.map_err(OstreeError::Switch)?;
+        let switched = self.run_in_background(SYSTEMD_INHIBIT, &arguments, limit);
+        switched.await.map_err(OstreeError::Switch)?;
         let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
         let origin = images::origin_of(&self.root, stateroot, &staged.id)?;
         match images::of_deployment(&self.root, stateroot, &staged.id).0 {

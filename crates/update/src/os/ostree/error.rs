@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::os::{DeploymentId, OsError, ProviderStep, grub::GrubError};
+use crate::os::{BackgroundError, DeploymentId, OsError, ProviderStep, grub::GrubError};
 use machinist_boot_loader::grub::BootError;
 use machinist_plan::ImageRef;
 use machinist_rootfs::RootError;
@@ -66,8 +66,10 @@ pub(super) enum OstreeError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    #[error("the download cannot be stopped")]
+    Stop(#[source] Box<dyn Error + Send + Sync>),
     #[error("bootc switch failed, or ostree admin lock-finalization after it")]
-    Switch(#[source] Box<dyn Error + Send + Sync>),
+    Switch(#[source] BackgroundError),
     #[error(
         "the deployment {0} has packages or overrides of rpm-ostree, which an image from bootc would lose: remove them \
          with rpm-ostree reset"
@@ -87,13 +89,17 @@ impl OstreeError {
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Grub(error) => error.is_retryable(),
-            // Another program may hold OSTree's lock or write entries.
+            // Another program may hold OSTree's lock or write entries, and an administrator removes what is in the way.
             Self::Root(_)
             | Self::Boot(_)
             | Self::NoEntry(_)
             | Self::NotFetched(_)
             | Self::Container { .. }
             | Self::Switch(_)
+            | Self::Stop(_)
+            | Self::ForeignStaged(_)
+            | Self::ForeignDefault(_)
+            | Self::LocalPackages(_)
             | Self::Command { .. } => true,
             _ => false,
         }

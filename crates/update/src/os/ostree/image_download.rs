@@ -2,22 +2,22 @@
 
 use std::{error::Error, time::Duration};
 
-use super::{MENU_TIMEOUT, OSTREE, OstreeProvider, error::OstreeError, images, state::OstreeState};
-use crate::os::{FetchedImage, HostCommand, OsError, ProviderStep};
+use super::{
+    MENU_TIMEOUT, OSTREE, OstreeProvider,
+    error::OstreeError,
+    fetched_images::{record, recorded},
+    images,
+    state::OstreeState,
+};
+use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, ProviderStep};
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_plan::ImageRef;
-use machinist_rootfs::{Root, RootError};
+use machinist_rootfs::RootError;
 
 /// The file of a new deployment's origin, and that of a download's errors.
 const ORIGIN_FILE: &str = "/run/machinist/os.origin";
 const ERROR_FILE: &str = "/run/machinist/os-download.errors";
 const RUN_DIRECTORY: &str = "/run/machinist";
-
-/// The images that machinist has fetched, one in each line. Others are never removed.
-const FETCHED_IMAGES: &str = "/var/lib/machinist/os-images";
-
-/// Maximum length of that list.
-const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 /// Maximum length of the errors.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
@@ -25,10 +25,11 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Number of characters of the errors that a message has, counted from their end.
 const MAX_ERROR_CHARS: usize = 1_000;
 
-/// A failed download.
+/// A program in the background that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("ostree container image pull failed: {output}")]
-struct DownloadError {
+#[error("{program} failed: {output}")]
+struct ProgramError {
+    program: String,
     output: String,
     #[source]
     source: Box<dyn Error + Send + Sync>,
@@ -37,19 +38,33 @@ struct DownloadError {
 /// What the errors of the program mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DownloadFailure {
-    /// The registry has no such image, or a policy rejects it.
+    /// The registry has no such image, or the signature policy rejects it.
     Final,
     NoSpace,
     Other,
 }
 
+/// Errors of a full disk: of the kernel, and of libostree.
+const NO_SPACE: [&str; 2] = ["No space left on device", "min-free-space"];
+
+/// Errors that the same image causes again: of the registry (OCI distribution specification, "Error codes"), and of
+/// containers-policy.json(5).
+const FINAL_ERRORS: [&str; 7] = [
+    "manifest unknown",
+    "name unknown",
+    "rejected by policy",
+    "signature was required",
+    "None of the signatures were accepted",
+    "nvalid signature",
+    "Signature for identity",
+];
+
 impl DownloadFailure {
-    /// Classifies the errors of libostree, of skopeo and of the registry (OCI distribution specification, "Error codes").
     fn of(output: &str) -> Self {
         let has = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
         match () {
-            () if has(&["No space left on device", "min-free-space"]) => Self::NoSpace,
-            () if has(&["manifest unknown", "name unknown", "ejected by policy"]) => Self::Final,
+            () if has(&NO_SPACE) => Self::NoSpace,
+            () if has(&FINAL_ERRORS) => Self::Final,
             () => Self::Other,
         }
     }
@@ -66,8 +81,9 @@ impl<C: HostCommand> OstreeProvider<C> {
         if let Some(fetched) = images::fetched(&self.root, image).map_err(at)? {
             return Ok(fetched);
         }
-        self.remove_unused_images(Some(image)).await;
-        self.prepare(image).map_err(|error| at(error.into()))?;
+        self.try_remove_images(Some(image)).await;
+        self.record_before(image)
+            .map_err(|error| at(error.into()))?;
         let reference = images::pulled(image);
         let pull = [
             "container",
@@ -77,30 +93,48 @@ impl<C: HostCommand> OstreeProvider<C> {
             images::REPOSITORY,
             &reference,
         ];
-        let pulled = self
-            .commands
-            .run_in_background(OSTREE, &pull, limit, ERROR_FILE)
-            .await;
-        if let Err(source) = pulled {
-            let error = self.download_error(image, source);
-            self.remove_layers().await;
-            return Err(error);
+        if let Err(error) = self.run_in_background(OSTREE, &pull, limit).await {
+            return Err(self.download_error(image, error, limit).await);
         }
         let fetched = images::fetched(&self.root, image).map_err(at)?;
         fetched.ok_or_else(|| at(OstreeError::NotFetched(image.clone())))
     }
 
+    /// Runs a program that takes long. Its error has the end of what it has printed as errors.
+    pub(super) async fn run_in_background(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<(), BackgroundError> {
+        let cleared = self.write_run_file(ERROR_FILE, "");
+        cleared.map_err(|error| BackgroundError::Failed(error.into()))?;
+        let run = self
+            .commands
+            .run_in_background(program, arguments, limit, ERROR_FILE);
+        let source = match run.await {
+            Err(BackgroundError::Failed(source)) => source,
+            ended => return ended,
+        };
+        let error = ProgramError {
+            program: program.rsplit('/').next().unwrap_or(program).to_owned(),
+            output: self.last_errors(),
+            source,
+        };
+        Err(BackgroundError::Failed(error.into()))
+    }
+
     /// Records an image before its download, so that it can be removed whatever happens.
-    fn prepare(&self, image: &ImageRef) -> Result<(), RootError> {
+    fn record_before(&self, image: &ImageRef) -> Result<(), RootError> {
         let mut recorded = recorded(&self.root)?;
         if !recorded.contains(image) {
             recorded.push(image.clone());
             record(&self.root, &recorded)?;
         }
-        self.write_run_file(ERROR_FILE, "")
+        Ok(())
     }
 
-    fn write_run_file(&self, file: &str, text: &str) -> Result<(), RootError> {
+    pub(super) fn write_run_file(&self, file: &str, text: &str) -> Result<(), RootError> {
         let (Ok(directory), Ok(file)) = (AbsPath::new(RUN_DIRECTORY), AbsPath::new(file)) else {
             return Ok(());
         };
@@ -114,24 +148,40 @@ impl<C: HostCommand> OstreeProvider<C> {
         Ok(ORIGIN_FILE)
     }
 
-    fn download_error(&self, image: &ImageRef, source: Box<dyn Error + Send + Sync>) -> OsError {
+    /// The end of what the last program in the background has printed as errors.
+    fn last_errors(&self) -> String {
         let output = AbsPath::new(ERROR_FILE).ok();
         let output = output.and_then(|file| self.root.read(&file, MAX_ERROR_BYTES).ok());
         let output = String::from_utf8_lossy(output.as_deref().unwrap_or_default()).into_owned();
         let words: Vec<&str> = output.split_whitespace().collect();
         let line = words.join(" ");
         let start = line.char_indices().rev().nth(MAX_ERROR_CHARS);
-        let last = start.map_or(&*line, |(start, _)| &line[start..]);
-        let error = DownloadError {
-            output: last.to_owned(),
-            source,
+        start.map_or(&*line, |(start, _)| &line[start..]).to_owned()
+    }
+
+    /// Complete layers stay for the next attempt, unless that would fail too.
+    async fn download_error(
+        &self,
+        image: &ImageRef,
+        error: BackgroundError,
+        limit: Duration,
+    ) -> OsError {
+        let BackgroundError::Failed(source) = error else {
+            let step = ProviderStep::Fetch;
+            return OsError::TimedOut { step, limit };
         };
-        let (image, source) = (image.clone(), Box::new(error));
-        match DownloadFailure::of(&line) {
+        let failure = DownloadFailure::of(&source.to_string());
+        if failure != DownloadFailure::Other
+            && let Err(error) = self.remove_layers().await
+        {
+            tracing::warn!("layers of the failed download remain: {}", chain(&error));
+        }
+        let image = image.clone();
+        match failure {
             DownloadFailure::NoSpace => OsError::NoSpace { image, source },
-            failure => OsError::Unreachable {
+            _ => OsError::Unreachable {
                 image,
-                retryable: failure != DownloadFailure::Final,
+                retryable: failure == DownloadFailure::Other,
                 source,
             },
         }
@@ -139,13 +189,13 @@ impl<C: HostCommand> OstreeProvider<C> {
 
     /// Removes the images that machinist has fetched and that no deployment has, but not this one. Images that cannot be
     /// removed are tried again the next time.
-    pub(super) async fn remove_unused_images(&self, needed: Option<&ImageRef>) {
-        if let Err(error) = self.try_remove_unused_images(needed).await {
+    pub(super) async fn try_remove_images(&self, needed: Option<&ImageRef>) {
+        if let Err(error) = self.remove_images(needed).await {
             tracing::warn!("unused OS images remain: {}", chain(&error));
         }
     }
 
-    async fn try_remove_unused_images(&self, needed: Option<&ImageRef>) -> Result<(), OstreeError> {
+    pub(super) async fn remove_images(&self, needed: Option<&ImageRef>) -> Result<(), OstreeError> {
         let recorded = recorded(&self.root)?;
         if recorded.is_empty() {
             return Ok(());
@@ -158,27 +208,25 @@ impl<C: HostCommand> OstreeProvider<C> {
                 Some(commit) if state.has_commit(&commit) => used.push(image.clone()),
                 _ if needed == Some(image) => used.push(image.clone()),
                 Some(_) => {
-                    self.container(
-                        "remove",
-                        &["--repo", images::REPOSITORY, &images::stored(image)],
-                    )
-                    .await?;
+                    let image = images::stored(image);
+                    self.container("remove", &["--repo", images::REPOSITORY, &image])
+                        .await?;
                 }
                 None => {}
             }
         }
         if used != recorded {
+            self.remove_layers().await?;
             record(&self.root, &used)?;
         }
         Ok(())
     }
 
-    /// Removes the layers of a download that failed.
-    async fn remove_layers(&self) {
-        let removed = self.container("prune-layers", &["--repo", images::REPOSITORY]);
-        if let Err(error) = removed.await {
-            tracing::warn!("layers of the failed download remain: {}", chain(&error));
-        }
+    /// Removes layers that no image has, and then their objects.
+    async fn remove_layers(&self) -> Result<(), OstreeError> {
+        let arguments = ["--repo", images::REPOSITORY];
+        self.container("prune-layers", &arguments).await?;
+        self.admin("cleanup", &[], MENU_TIMEOUT).await
     }
 
     async fn container(
@@ -193,52 +241,32 @@ impl<C: HostCommand> OstreeProvider<C> {
     }
 }
 
-/// The images that machinist has fetched.
-fn recorded(root: &Root) -> Result<Vec<ImageRef>, RootError> {
-    let Ok(path) = AbsPath::new(FETCHED_IMAGES) else {
-        return Ok(Vec::new());
-    };
-    let text = match root.read_text(&path, MAX_RECORD_BYTES) {
-        Err(error) if error.is_not_found() => String::new(),
-        text => text?,
-    };
-    let images = text.lines().filter_map(|line| ImageRef::parse(line).ok());
-    Ok(images.collect())
-}
-
-/// Records the images that machinist has fetched.
-fn record(root: &Root, images: &[ImageRef]) -> Result<(), RootError> {
-    let Ok(path) = AbsPath::new(FETCHED_IMAGES) else {
-        return Ok(());
-    };
-    if images.is_empty() {
-        return root.remove_file(&path);
-    }
-    let lines: String = images.iter().map(|image| format!("{image}\n")).collect();
-    root.replace(&path, lines.as_bytes(), 0o600)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_errors_of_a_download_decide_whether_it_is_retried() {
+        let opened = "Creating importer Caused by: failed to invoke method OpenImage: failed to invoke method OpenImage: ";
         for (output, failure) in [
             (
-                "error: Pulling: reading manifest sha256:ab in q.io/os: manifest unknown",
+                "reading manifest sha256:ab in q.io/os: manifest unknown",
                 DownloadFailure::Final,
             ),
             (
-                "Source image rejected: Running image docker://q.io/os is rejected by policy.",
+                "A signature was required, but no signature exists",
                 DownloadFailure::Final,
             ),
             (
-                "error: Writing content object: No space left on device",
+                "Running image docker://q.io/os is rejected by policy.",
+                DownloadFailure::Final,
+            ),
+            (
+                "writing: No space left on device (os error 28)",
                 DownloadFailure::NoSpace,
             ),
             (
-                "error: min-free-space-percent '3%' would be exceeded",
+                "min-free-space-percent '3%' would be exceeded",
                 DownloadFailure::NoSpace,
             ),
             (
@@ -247,7 +275,8 @@ mod tests {
             ),
             ("", DownloadFailure::Other),
         ] {
-            assert_eq!(DownloadFailure::of(output), failure, "{output}");
+            let output = format!("{opened}{output}");
+            assert_eq!(DownloadFailure::of(&output), failure, "{output}");
         }
     }
 }

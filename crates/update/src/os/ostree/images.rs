@@ -161,9 +161,12 @@ fn image_name(origin: &str) -> Option<&str> {
     let mut lines = origin.lines().filter_map(|line| line.split_once('='));
     let (_, value) = lines.find(|(key, _)| key.trim() == "container-image-reference")?;
     let value = value.trim();
-    let name = ["docker://", "registry:"]
-        .iter()
-        .find_map(|transport| Some(value.split_once(transport)?.1))?;
+    let name = match value.strip_prefix("ostree-remote-registry:") {
+        Some(rest) => rest.split_once(':')?.1,
+        None => ["docker://", "registry:"]
+            .iter()
+            .find_map(|transport| Some(value.split_once(transport)?.1))?,
+    };
     Some(name.split_once('@').map_or(name, |(name, _)| name))
 }
 
@@ -222,8 +225,12 @@ pub(super) fn fetched(root: &Root, image: &ImageRef) -> Result<Option<FetchedIma
     let Some(commit) = commit_of_image(root, image)? else {
         return Ok(None);
     };
-    let CommitImage { version, .. } = CommitImage::read(root, &commit)?;
-    Ok(Some(FetchedImage { version }))
+    match CommitImage::read(root, &commit) {
+        Ok(CommitImage { version, .. }) => Ok(Some(FetchedImage { version })),
+        // The reference outlived its commit.
+        Err(OstreeError::Root(error)) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The image of the booted deployment, and the version of the desired one.

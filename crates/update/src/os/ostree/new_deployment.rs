@@ -108,7 +108,7 @@ impl NewDeployment {
         if !wanted.extensions.is_empty() || wanted.kernel_type != KernelType::Default {
             return Err(OstreeError::Unsupported);
         }
-        state.refuse_foreign(wanted.image.as_ref())?;
+        state.refuse_foreign()?;
         let booted = state.booted();
         if state.entries[state.booted].has_variable {
             return Err(OstreeError::Variable(booted.id));
@@ -133,7 +133,8 @@ impl NewDeployment {
         let custom = custom_config(&state.files.custom, true);
         trial_block::check(&HostFiles::new(root), &state.files.block, &custom)?;
         let same = state.own_staged().filter(|staged| {
-            without_trial(&staged.arguments).0 == arguments.own
+            staged.is_trial()
+                && without_trial(&staged.arguments).0 == arguments.own
                 && Some(images::commit_of(&staged.id)) == commit.as_deref()
         });
         Ok(Some(Self {
@@ -145,15 +146,26 @@ impl NewDeployment {
         }))
     }
 
-    /// The deployment with changes to these arguments instead of those of the running one.
+    /// The deployment with changes to these arguments instead of those of the running one. Arguments that they have
+    /// already are not appended.
     pub(super) fn with_base(
         self,
         root: &Root,
         base: &KernelCommandLine,
         change: &KernelArguments,
     ) -> Result<Self, OstreeError> {
+        let host = KernelArguments {
+            append: KernelCommandLine::default(),
+            ..change.clone()
+        };
+        let host = host.over(base);
+        let append = change.append.iter().filter(|one| !host.contains(one));
+        let change = KernelArguments {
+            append: append.cloned().collect(),
+            ..change.clone()
+        };
         Ok(Self {
-            arguments: TrialArguments::of(root, base, change)?,
+            arguments: TrialArguments::of(root, base, &change)?,
             ..self
         })
     }

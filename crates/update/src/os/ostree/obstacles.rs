@@ -1,9 +1,12 @@
-//! Checks whether a deployment can be tried on this host.
+//! Checks what can be changed on this host, and whether a deployment can be tried.
 
 use super::{OSTREE, state::OstreeState};
-use crate::os::grub::loader_obstacle;
+use crate::os::{
+    grub::loader_obstacle,
+    host_detection::{host_kind, is_there},
+};
 use machinist_base::abs_path::AbsPath;
-use machinist_plan::ProviderObstacle;
+use machinist_plan::{OsCapabilities, ProviderObstacle};
 use machinist_rootfs::Root;
 
 /// The function of libostree that locks and unlocks a staged deployment. `ostree admin lock-finalization`, which version
@@ -12,6 +15,18 @@ const REQUIRED_FUNCTION: &[u8] = b"ostree_sysroot_change_finalization";
 
 /// Maximum length of the program.
 const MAX_PROGRAM_BYTES: u64 = 16 << 20;
+
+/// libostree's extension for container images: `ostree container`.
+const EXTENSION: &str = "/usr/libexec/libostree/ext/ostree-container";
+
+/// What the provider can change on the host below `root`.
+pub(in crate::os) fn capabilities(root: &Root) -> OsCapabilities {
+    OsCapabilities {
+        image: is_there(root, EXTENSION),
+        kernel_arguments: true,
+        ..OsCapabilities::without_provider(host_kind(root))
+    }
+}
 
 /// Returns why a deployment cannot be tried here. A file that cannot be read counts as an obstacle.
 pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {

@@ -6,7 +6,7 @@ use super::{
     boot_entries::{MenuSource, kernel_arguments},
     error::OstreeError,
 };
-use crate::os::{DeploymentId, host_detection::is_there};
+use crate::os::{DeploymentId, host_detection::is_there, trial_arguments::without_trial};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
@@ -36,6 +36,11 @@ pub(super) struct Staged {
 }
 
 impl Staged {
+    /// Whether it has the arguments of a trial.
+    pub(super) fn is_trial(&self) -> bool {
+        without_trial(&self.arguments).1
+    }
+
     /// `None` if nothing is staged.
     pub(super) fn read(root: &Root) -> Result<Option<Self>, OstreeError> {
         let Ok(path) = AbsPath::new(STAGED) else {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{
     MENU_TIMEOUT, OstreeProvider,
+    bootc::SWITCHING,
     error::OstreeError,
     images,
     new_deployment::NewDeployment,
@@ -14,6 +15,7 @@ use super::{
 use crate::os::{
     DeploymentId, DesiredDeployment, HostCommand,
     grub::{ChangedFiles, NEXT_ENTRY},
+    host_detection::is_there,
 };
 use machinist_plan::HostKind;
 
@@ -34,8 +36,11 @@ impl<C: HostCommand> OstreeProvider<C> {
         }
         // libostree unlocks a deployment that replaces a staged one.
         self.remove_trial(&state).await?;
-        self.remove_interrupted_switch().await?;
-        let (new, origin) = self.prepare_image(&state, new, wanted, limit).await?;
+        let prepared = self.prepare_image(&state, new, wanted, limit).await;
+        if prepared.is_err() {
+            self.remove_switched().await?;
+        }
+        let (new, origin) = prepared?;
         ChangedFiles::read(&self.root)?.write_custom(&self.root, &new.custom)?;
         let command = new.command(&state.stateroot, &origin)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -69,16 +74,19 @@ impl<C: HostCommand> OstreeProvider<C> {
         let mut new = new.with_base(&self.root, base, &wanted.kernel_arguments)?;
         new.commit = Some(images::commit_of(&switched.staged.id).to_owned());
         let origin = self.write_origin(&switched.origin)?;
-        self.remove_interrupted_switch().await?;
+        self.remove_switched().await?;
         Ok((new, origin.to_owned()))
     }
 
-    /// Removes a deployment of bootc that was to be staged again as a trial. The state was checked to allow it.
-    async fn remove_interrupted_switch(&self) -> Result<(), OstreeError> {
-        match Staged::read(&self.root)? {
-            Some(_) => self.admin("undeploy", &["0"], MENU_TIMEOUT).await,
-            None => Ok(()),
+    /// Removes a deployment that bootc has staged for machinist.
+    pub(super) async fn remove_switched(&self) -> Result<(), OstreeError> {
+        if !is_there(&self.root, SWITCHING) {
+            return Ok(());
         }
+        if Staged::read(&self.root)?.is_some_and(|staged| !staged.is_trial()) {
+            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+        }
+        self.remove_marker(SWITCHING)
     }
 
     /// Lets libostree finalize the staged deployment, and GRUB try it once.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     boot_entries::{self, BootEntry},
+    bootc::SWITCHING,
     booted_deployment::booted_deployment,
     error::OstreeError,
     images,
@@ -38,6 +39,8 @@ pub(super) struct OstreeState {
     /// The trial is not in the menu.
     is_not_finalized: bool,
     is_not_removed: bool,
+    /// bootc has staged a deployment for machinist, or is doing so.
+    is_switching: bool,
     /// The running kernel was started for a trial.
     is_trial_running: bool,
     /// The images of the deployments, and their versions.
@@ -71,6 +74,7 @@ impl OstreeState {
             stateroot: stateroot.to_owned(),
             is_not_finalized: is_there(root, NOT_FINALIZED),
             is_not_removed: is_there(root, NOT_REMOVED),
+            is_switching: is_there(root, SWITCHING),
             is_trial_running: is_trial_running(root)?,
             entries,
             files,
@@ -94,10 +98,6 @@ impl OstreeState {
 
     pub(super) fn booted(&self) -> Deployment {
         self.of_entry(&self.entries[self.booted])
-    }
-
-    fn image(&self, id: &DeploymentId) -> Option<&ImageRef> {
-        self.images.get(id)?.0.as_ref()
     }
 
     /// Whether a deployment, staged or finalized, has this commit.
@@ -139,13 +139,13 @@ impl OstreeState {
     /// The deployment of machinist that libostree finalizes at shutdown.
     pub(super) fn own_staged(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        staged.filter(|staged| without_trial(&staged.arguments).1)
+        staged.filter(|staged| self.is_switching || staged.is_trial())
     }
 
     /// The deployment that another program has staged.
     pub(super) fn foreign_staged(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        staged.filter(|staged| !without_trial(&staged.arguments).1)
+        staged.filter(|staged| !self.is_switching && !staged.is_trial())
     }
 
     pub(super) fn deployments(&self) -> Deployments {
@@ -181,16 +181,9 @@ impl OstreeState {
         }
     }
 
-    /// Refuses a step that would replace what the next boot is to enter. A staged deployment of the wanted image may be
-    /// what bootc has left when a step of machinist was interrupted.
-    pub(super) fn refuse_foreign(&self, wanted: Option<&ImageRef>) -> Result<(), OstreeError> {
-        let image = self
-            .foreign_staged()
-            .and_then(|staged| self.image(&staged.id));
-        let is_wanted = image.zip(wanted);
-        if is_wanted.is_none_or(|(image, wanted)| image.digest() != wanted.digest()) {
-            self.refuse_foreign_staged()?;
-        }
+    /// Refuses a step that would replace what the next boot is to enter.
+    pub(super) fn refuse_foreign(&self) -> Result<(), OstreeError> {
+        self.refuse_foreign_staged()?;
         match self.booted != 0 && self.selected == 0 && !self.is_trial_left() {
             true => Err(OstreeError::ForeignDefault(self.entries[0].id.clone())),
             false => Ok(()),
