@@ -8,8 +8,9 @@ use machinist_ignition::KernelCommandLine;
 const TRIAL_MARK: &str = "machinist.trial";
 
 /// Makes a boot that fails restart the machine, so that the boot loader enters the previous deployment: a kernel that
-/// panics, initramfs-tools without a root file system (both by `panic`), and dracut.
-const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot";
+/// panics, initramfs-tools without a root file system (both by `panic`), dracut, and a systemd that cannot go on, such as
+/// one in the initial RAM disk that finds no usable init (systemd(1): it would freeze).
+const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1";
 
 /// The identifier of a deployment: its arguments, however they are spelled. The kernel is none of its parts, because
 /// the distribution may install another one at any time.
