@@ -60,10 +60,13 @@ pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<
     os::provider(root, systemd?.clone())
 }
 
-/// Discards a deployment that an update has staged and that no update needs any more.
+/// Discards a deployment that an update has staged and that no update needs any more, and images of no deployment.
 pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
     match os_provider(root, Some(&Systemd::of(root))) {
-        Some(provider) => os::discard_staged(&*provider).await,
+        Some(provider) => {
+            os::discard_staged(&*provider).await?;
+            provider.remove_unused_images().await
+        }
         None => Ok(()),
     }
 }

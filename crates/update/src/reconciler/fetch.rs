@@ -74,10 +74,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Removes images that were downloaded for updates which were withdrawn or refused.
+    /// Removes images that were downloaded for updates which were withdrawn.
     pub(super) async fn remove_unused_images(&self) {
         let is_idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
-        if let Some(provider) = self.os.clone().filter(|_| is_idle)
+        // Otherwise the image may be needed by the next update, after a restart of the agent.
+        let needs_none = is_idle && self.is_base_desired();
+        if let Some(provider) = self.os.clone().filter(|_| needs_none)
             && let Err(error) = self.run_responsive(provider.remove_unused_images()).await
         {
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));
