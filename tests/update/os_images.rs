@@ -243,8 +243,11 @@ async fn the_image_of_a_withdrawn_config_is_removed() {
         .wait_for(|report| report.failure.is_none())
         .await;
     drop(cleared.unwrap());
+    let mut seconds = 0;
     while is_stored_on(&host, &two) {
+        assert!(seconds < 60, "the image stays");
         tokio::time::sleep(Duration::from_secs(1)).await;
+        seconds += 1;
     }
     agent.stop().await;
     assert!(is_stored_on(&host, &one));

@@ -44,6 +44,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         return Ok(Some(event));
                     }
                     self.rename_base().await?;
+                    self.remove_unused_images().await;
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
                 dirty = self.drift.wait_for_change() => {
