@@ -40,7 +40,7 @@ const VERSION_LABELS: [&str; 2] = ["org.opencontainers.image.version", VERSION];
 /// recommends at most 4 MiB each.
 const MAX_COMMIT_BYTES: u64 = 16 << 20;
 
-/// Maximum length of an origin, a reference, or the list of images.
+/// Maximum length of an origin or a reference.
 const MAX_ORIGIN_BYTES: u64 = 1 << 20;
 
 /// The parts of a commit (`OSTREE_COMMIT_GVARIANT_FORMAT`), of which the first is its metadata.
