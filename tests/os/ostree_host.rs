@@ -372,6 +372,28 @@ async fn a_switch_of_bootc_that_fails_leaves_nothing_staged() {
     assert!(message.contains("another program has staged"), "{message}");
 }
 
+/// The file of an interrupted switch may stay until the next boot.
+#[tokio::test]
+async fn a_deployment_staged_after_an_interrupted_switch_stays() {
+    let host = OstreeHost::with_layout(Layout::Bootc);
+    let switching = host.directory.path().join("run/machinist/os-switch");
+    std::fs::create_dir_all(switching.parent().unwrap()).unwrap();
+    std::fs::write(switching, super::contract::image("new").to_string()).unwrap();
+    let origin = "--origin-file=/ostree/deploy/debian/deploy/cd.0.origin";
+    host.admin(&[
+        "deploy",
+        "--os=debian",
+        origin,
+        "--stage",
+        "--lock-finalization",
+        "--karg-none",
+        "ef",
+    ]);
+    assert_eq!(host.agent().observe().await.unwrap().staged, None);
+    host.agent().discard().await.unwrap();
+    assert_ne!(host.read("run/ostree/staged-deployment"), "");
+}
+
 /// blscfg replaces variables within quotes as well.
 #[tokio::test]
 async fn arguments_with_variables_are_refused_where_grub_reads_boot_entries() {

@@ -123,7 +123,7 @@ async fn an_image_that_cannot_be_downloaded_changes_nothing() {
         failure.message
     );
     agent.stop().await;
-    // The registry is away for a while.
+    // The registry is unreachable at first.
     let one = image("one");
     host.ostree.registry.publish(&one, "1.0");
     host.ostree.fails_next(ProviderStep::Fetch);

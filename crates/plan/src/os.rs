@@ -224,7 +224,7 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
         .or(from.os_image_url.as_deref());
     if let Some(image) = to.os_image_url.as_deref()
         && !runs.is_some_and(|runs| image::is_same(runs, image))
-        // A tag says nothing about the image that runs.
+        // A tag does not identify the image that runs.
         && (ImageRef::parse(image).is_ok() || from.os_image_url.as_deref() != Some(image))
     {
         changes.push(OsChange::new(OsPart::Image, image, ChangeKind::Modify));

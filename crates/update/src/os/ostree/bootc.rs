@@ -20,7 +20,7 @@ const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --tran
                                test ! -e /run/ostree/staged-deployment || \
                                /usr/bin/ostree admin lock-finalization || code=1; exit $code";
 
-/// Exists while a deployment that bootc has staged for machinist may be there.
+/// Names the image while a deployment that bootc has staged for machinist may be there.
 pub(super) const SWITCHING: &str = "/run/machinist/os-switch";
 
 /// A deployment that bootc has staged.

@@ -53,7 +53,7 @@ impl<C: HostCommand> OstreeProvider<C> {
         Ok(Some(staged.id))
     }
 
-    /// Returns the deployment as it is to be staged, and the file of its origin.
+    /// Returns the deployment with its final commit and arguments, and the file of its origin.
     async fn prepare_image(
         &self,
         state: &OstreeState,

@@ -39,8 +39,8 @@ pub(super) struct OstreeState {
     /// The trial is not in the menu.
     is_not_finalized: bool,
     is_not_removed: bool,
-    /// bootc has staged a deployment for machinist, or is doing so.
-    is_switching: bool,
+    /// bootc has staged this deployment for machinist, or is doing so.
+    switched: Option<DeploymentId>,
     /// The running kernel was started for a trial.
     is_trial_running: bool,
     /// The images of the deployments, and their versions.
@@ -63,6 +63,7 @@ impl OstreeState {
         let booted = entries.iter().position(|one| one.id.as_str() == name);
         let selected = entries.iter().position(|one| one.is_selected_by(&next));
         let staged = Staged::read(root)?;
+        let switched = switched_deployment(root, stateroot, staged.as_ref())?;
         let ids = entries.iter().map(|entry| &entry.id);
         let ids = ids.chain(staged.iter().map(|staged| &staged.id));
         let images = ids.map(|id| (id.clone(), images::of_deployment(root, stateroot, id)));
@@ -74,7 +75,7 @@ impl OstreeState {
             stateroot: stateroot.to_owned(),
             is_not_finalized: is_there(root, NOT_FINALIZED),
             is_not_removed: is_there(root, NOT_REMOVED),
-            is_switching: is_there(root, SWITCHING),
+            switched,
             is_trial_running: is_trial_running(root)?,
             entries,
             files,
@@ -136,16 +137,20 @@ impl OstreeState {
         self.trial == TrialState::Unlocked
     }
 
+    fn is_own(&self, staged: &Staged) -> bool {
+        staged.is_trial() || self.switched.as_ref() == Some(&staged.id)
+    }
+
     /// The deployment of machinist that libostree finalizes at shutdown.
     pub(super) fn own_staged(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        staged.filter(|staged| self.is_switching || staged.is_trial())
+        staged.filter(|staged| self.is_own(staged))
     }
 
     /// The deployment that another program has staged.
     pub(super) fn foreign_staged(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        staged.filter(|staged| !self.is_switching && !staged.is_trial())
+        staged.filter(|staged| !self.is_own(staged))
     }
 
     pub(super) fn deployments(&self) -> Deployments {
@@ -213,6 +218,26 @@ impl OstreeState {
     pub(super) fn position(&self, id: &DeploymentId) -> Option<usize> {
         self.entries.iter().position(|entry| entry.id == *id)
     }
+}
+
+/// The staged deployment, if it has the image that bootc was asked to stage. The file may be older than the deployment of
+/// an administrator.
+fn switched_deployment(
+    root: &Root,
+    stateroot: &str,
+    staged: Option<&Staged>,
+) -> Result<Option<DeploymentId>, OstreeError> {
+    let (Some(staged), Ok(path)) = (staged, AbsPath::new(SWITCHING)) else {
+        return Ok(None);
+    };
+    let wanted = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        text => ImageRef::parse(&text?).ok(),
+    };
+    let (image, _) = images::of_deployment(root, stateroot, &staged.id);
+    let has_image = image.zip(wanted);
+    let is_switched = has_image.is_some_and(|(image, wanted)| image.digest() == wanted.digest());
+    Ok(is_switched.then(|| staged.id.clone()))
 }
 
 fn is_trial_running(root: &Root) -> Result<bool, OstreeError> {
