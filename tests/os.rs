@@ -16,5 +16,7 @@ pub(crate) mod ostree_files;
 mod ostree_host;
 pub(crate) mod ostree_machine;
 pub(crate) mod ostree_registry;
+pub(crate) mod rpm_ostree_daemon;
+mod rpm_ostree_host;
 mod systemd_boot_host;
 mod systemd_boot_machine;

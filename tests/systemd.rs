@@ -4,6 +4,7 @@
 
 mod jobs;
 mod reboots;
+mod rpm_ostree;
 mod shutdowns;
 
 use machinist_testkit::fake_systemd;

@@ -20,6 +20,7 @@ mod no_reboot;
 mod nodes;
 mod obstacles;
 mod os_images;
+mod os_packages;
 mod os_trials;
 mod os_trials_on_ostree;
 mod phases;

@@ -192,6 +192,14 @@ fn append(words: &str) -> DesiredDeployment {
     }
 }
 
+/// A deployment of this image, with the arguments of the booted one.
+pub(crate) fn of_image(image: ImageRef) -> DesiredDeployment {
+    DesiredDeployment {
+        image: Some(image),
+        ..DesiredDeployment::default()
+    }
+}
+
 fn error_text(error: &OsError) -> String {
     format!("{error} (again: {})", error.is_retryable())
 }
@@ -216,10 +224,8 @@ impl<H: Host> Scene<H> {
     }
 
     async fn stage(&self, wanted: &DesiredDeployment) -> Result<DeploymentId, String> {
-        if let Some(image) = &wanted.image {
-            let fetched = self.agent.fetch(image, STEP_TIMEOUT).await;
-            fetched.map_err(|e| error_text(&e))?;
-        }
+        let fetched = self.agent.fetch(wanted, STEP_TIMEOUT).await;
+        fetched.map_err(|e| error_text(&e))?;
         let staged = self.agent.stage(wanted, STEP_TIMEOUT).await;
         let staged = staged.map_err(|e| error_text(&e))?;
         staged.ok_or_else(|| "nothing was staged".to_owned())

@@ -15,10 +15,10 @@ use std::{
 };
 
 use machinist_ignition::{KernelArgument, KernelCommandLine};
-use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_plan::{HostKind, ImageRef, KernelType, OsCapabilities};
 use machinist_update::os::{
-    Deployment, DeploymentId, Deployments, DesiredDeployment, FetchedImage, KernelType, OsError,
-    OsProvider, ProviderStep, StagedDeployment,
+    Deployment, DeploymentId, Deployments, DesiredDeployment, FetchedImage, OsError, OsProvider,
+    ProviderStep, StagedDeployment,
 };
 
 pub(crate) use self::breaks::Breaks;
@@ -261,13 +261,14 @@ impl Agent {
         let booted = self.host.disk().booted.clone();
         let image = wanted.image.clone().or(booted.image);
         let image = image.map(|image| self.pulled(&image));
+        let packages = wanted.packages.clone().unwrap_or_default();
         Deployment {
             id: booted.id,
             version: image.as_ref().and_then(|image| self.version(image)),
             image,
             kernel_arguments: self.arguments(wanted),
-            kernel_type: wanted.kernel_type,
-            extensions: wanted.extensions.clone(),
+            kernel_type: packages.kernel_type,
+            extensions: packages.extensions,
         }
     }
 
@@ -340,12 +341,22 @@ impl OsProvider for Agent {
         })
     }
 
-    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
+    async fn fetched(&self, wanted: &DesiredDeployment) -> Result<Option<FetchedImage>, OsError> {
+        let Some(image) = &wanted.image else {
+            return Ok(Some(FetchedImage::default()));
+        };
         let is_fetched = self.host.disk().fetched.contains(image);
         Ok(is_fetched.then(|| self.properties(image)))
     }
 
-    async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError> {
+    async fn fetch(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<FetchedImage, OsError> {
+        let Some(image) = &wanted.image else {
+            return Ok(FetchedImage::default());
+        };
         let down = || OsError::Unreachable {
             image: image.clone(),
             retryable: !self.host.breaks(Breaks::NeverAgain),

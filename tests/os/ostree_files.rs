@@ -38,6 +38,8 @@ pub(crate) enum Layout {
     Debian,
     /// GRUB has bootupd's configuration and reads the boot entries; /boot is a file system of its own. There is bootc.
     Bootc,
+    /// As with bootc, but there is rpm-ostree instead.
+    RpmOstree,
 }
 
 impl Layout {
@@ -45,7 +47,16 @@ impl Layout {
     pub(super) const fn grub(self) -> &'static str {
         match self {
             Self::Debian => "boot/grub",
-            Self::Bootc => "boot/grub2",
+            Self::Bootc | Self::RpmOstree => "boot/grub2",
+        }
+    }
+
+    /// How /boot is mounted, where it is a file system of its own.
+    pub(super) const fn boot_options(self) -> &'static str {
+        match self {
+            Self::Debian | Self::Bootc => "rw",
+            // As on Fedora CoreOS.
+            Self::RpmOstree => "ro",
         }
     }
 
@@ -53,7 +64,7 @@ impl Layout {
     const fn kernel(self) -> &'static str {
         match self {
             Self::Debian => "/boot/ostree/debian-beef/vmlinuz-6.1",
-            Self::Bootc => "/ostree/debian-beef/vmlinuz-6.1",
+            Self::Bootc | Self::RpmOstree => "/ostree/debian-beef/vmlinuz-6.1",
         }
     }
 }

@@ -11,12 +11,16 @@ use std::{
 
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
 use machinist_plan::ImageRef;
-use machinist_update::os::{BackgroundError, HostCommand, OstreeProvider, ProviderStep};
+use machinist_update::os::{
+    BackgroundError, HostCommand, OstreeProvider, PackageChange, ProviderStep, RpmOstree,
+    TransactionKind,
+};
 
 use super::{
     grub_machine::{Below, Failing, failing_root, root_until},
     ostree_files::{Entry, Files, LOCKED, Layout},
     ostree_registry::{OstreeRegistry, commit_of},
+    rpm_ostree_daemon::RpmOstreeDaemon,
 };
 
 /// The arguments of the machine before the first step, without the one that selects a deployment.
@@ -60,6 +64,7 @@ pub(crate) struct OstreeMachine {
     failing: Failing,
     panics: Mutex<Option<Entry>>,
     pub(crate) registry: Arc<OstreeRegistry>,
+    pub(crate) rpm_ostree: Arc<RpmOstreeDaemon>,
 }
 
 impl OstreeMachine {
@@ -89,13 +94,18 @@ impl OstreeMachine {
             Layout::Debian => {
                 symlink("../loader/grub.cfg", files.path("boot/grub/grub.cfg")).unwrap();
             }
-            Layout::Bootc => {
+            Layout::Bootc | Layout::RpmOstree => {
                 files.write("boot/grub2/grub.cfg", STATIC_CONFIG);
-                files.write("usr/bin/bootc", "");
+                let program = match layout {
+                    Layout::Bootc => "usr/bin/bootc",
+                    _ => "usr/bin/rpm-ostree",
+                };
+                files.write(program, "");
+                files.write("usr/bin/unshare", "");
             }
         }
         let menu = ["cd", "ab"].map(|commit| (files.new_deployment(commit), BEFORE.to_owned()));
-        for directory in ["etc", "var/lib/machinist"] {
+        for directory in ["etc/yum.repos.d", "var/lib/machinist"] {
             fs::create_dir_all(files.path(directory)).unwrap();
         }
         fs::create_dir_all(files.etc_of("ab.0")).unwrap();
@@ -105,6 +115,7 @@ impl OstreeMachine {
             failing: Failing::default(),
             panics: Mutex::default(),
             registry: Arc::default(),
+            rpm_ostree: Arc::default(),
         };
         machine.boot();
         machine
@@ -152,6 +163,7 @@ impl OstreeMachine {
             files: self.files.clone(),
             failing: Arc::clone(failing),
             registry: Arc::clone(&self.registry),
+            rpm_ostree: Arc::clone(&self.rpm_ostree),
         }
     }
 
@@ -180,7 +192,7 @@ impl OstreeMachine {
             let boot_directory = self.files.path("boot");
             let (files, prefix) = match layout {
                 Layout::Debian => (Below(&self.files.directory), "/boot/grub"),
-                Layout::Bootc => (Below(&boot_directory), "/grub2"),
+                _ => (Below(&boot_directory), "/grub2"),
             };
             let mut grub = SimulatedGrub::new(&files, prefix);
             let boot = grub.boot().unwrap();
@@ -201,8 +213,11 @@ impl OstreeMachine {
             self.files.exchange_etc(before.as_deref(), name);
             let mut mounts =
                 format!("22 1 8:2 /ostree/deploy/debian/deploy/{name} / rw - ext4 /dev/sda2 rw\n");
-            if layout == Layout::Bootc {
-                mounts.push_str("23 22 8:3 / /boot rw - ext4 /dev/sda3 rw\n");
+            if layout != Layout::Debian {
+                let options = layout.boot_options();
+                mounts.push_str(&format!(
+                    "23 22 8:3 / /boot {options} - ext4 /dev/sda3 rw\n"
+                ));
             }
             self.files.write("proc/1/mountinfo", mounts);
             let line = format!("BOOT_IMAGE={} {line}\n", boot.kernel);
@@ -212,11 +227,12 @@ impl OstreeMachine {
     }
 }
 
-/// The programs `ostree` and `bootc`.
+/// The programs `ostree`, `bootc` and podman, and rpm-ostree's daemon.
 pub(crate) struct OstreeProgram {
     files: Files,
     failing: Failing,
     registry: Arc<OstreeRegistry>,
+    rpm_ostree: Arc<RpmOstreeDaemon>,
 }
 
 impl OstreeProgram {
@@ -268,6 +284,18 @@ impl OstreeProgram {
         }
     }
 
+    /// Copies the repository of an image, as the script with podman does.
+    fn extract(&self, image: &str, directory: &str) -> Result<(), String> {
+        let image = ImageRef::parse(image).unwrap();
+        let packages = self.registry.packages(&image);
+        let packages = packages.ok_or("reading manifest: manifest unknown")?;
+        for package in packages {
+            self.files
+                .write(&format!("{directory}/{package}-1.0-1.x86_64.rpm"), "rpm");
+        }
+        Ok(())
+    }
+
     /// Takes the time of a download, or that of copying an image.
     async fn delay(&self, limit: Duration) -> Result<(), Box<dyn Error + Send + Sync>> {
         let delay = tokio::time::sleep(self.registry.takes());
@@ -282,7 +310,7 @@ impl HostCommand for OstreeProgram {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert_eq!(program, OSTREE);
+        assert!([OSTREE, "/usr/bin/unshare"].contains(&program), "{program}");
         let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
         if is_step && self.is_failing() {
             return Err("exit status 1".into());
@@ -293,8 +321,35 @@ impl HostCommand for OstreeProgram {
             ["admin", rest @ ..] => {
                 if rest[0] == "deploy" {
                     self.delay(limit).await?;
+                    let commit = rest.last().unwrap();
+                    if self.rpm_ostree.is_pruned(&self.files, commit) {
+                        return Err(format!("No such metadata object {commit}").into());
+                    }
                 }
-                self.files.admin(rest)
+                let done = self.files.admin(rest);
+                self.rpm_ostree.prune(&self.files);
+                done
+            }
+            [
+                "--mount",
+                "--propagation",
+                "private",
+                "/bin/sh",
+                "-c",
+                script,
+                _,
+                "/boot",
+                source,
+                file,
+            ] => {
+                assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
+                let text = self.files.read(source);
+                self.files.write(file, &text);
+                self.files.write(&format!("run/by-unshare{file}"), text);
+                Ok(())
+            }
+            ["refs", "--repo", "/ostree/repo", rest @ ..] => {
+                RpmOstreeDaemon::refs(&self.files, rest)
             }
             other => panic!("{other:?}"),
         }?)
@@ -314,6 +369,7 @@ impl HostCommand for OstreeProgram {
         let failing = self.is_failing();
         let done = match (program, arguments) {
             ("/usr/bin/systemd-inhibit", _) => self.switch(arguments, failing),
+            ("/bin/sh", ["-c", _, _, image, directory]) => self.extract(image, directory),
             (OSTREE, ["container", "image", "pull", ..]) if failing => {
                 Err("pinging container registry: connection refused".to_owned())
             }
@@ -332,8 +388,32 @@ impl HostCommand for OstreeProgram {
     }
 
     async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert_eq!(program, OSTREE);
+        assert!([OSTREE, "/bin/sh"].contains(&program), "{program}");
         self.registry.set_running(false);
+        Ok(())
+    }
+}
+
+impl RpmOstree for OstreeProgram {
+    async fn change_packages(
+        &self,
+        change: &PackageChange,
+        kind: TransactionKind,
+        limit: Duration,
+    ) -> Result<(), BackgroundError> {
+        let delay = self.delay(limit).await;
+        delay.map_err(|_| BackgroundError::TimedOut)?;
+        let done = match self.is_failing() {
+            true => Err("rpm-ostree: Transaction in progress".to_owned()),
+            false => {
+                let daemon = &self.rpm_ostree;
+                daemon.transact(&self.files, &self.registry, change, kind)
+            }
+        };
+        done.map_err(|error| BackgroundError::Failed(error.into()))
+    }
+
+    async fn cancel_change(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(())
     }
 }

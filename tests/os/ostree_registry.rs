@@ -23,6 +23,8 @@ pub(crate) struct OstreeRegistry {
     images: Mutex<Vec<(ImageRef, String)>>,
     takes: Mutex<Duration>,
     arguments: Mutex<Vec<String>>,
+    /// Images with repositories, and their packages.
+    repositories: Mutex<Vec<(ImageRef, Vec<String>)>>,
     /// A program in the background has not ended.
     is_running: AtomicBool,
 }
@@ -36,6 +38,21 @@ impl OstreeRegistry {
     /// The images have these kernel arguments in `/usr/lib/bootc/kargs.d`, which the running one has not.
     pub(crate) fn set_arguments(&self, arguments: &[&str]) {
         *self.arguments.lock().unwrap() = arguments.iter().map(|one| (*one).to_owned()).collect();
+    }
+
+    /// This image has a repository with these packages.
+    pub(crate) fn publish_repository(&self, image: &ImageRef, packages: &[&str]) {
+        let packages = packages.iter().map(|name| (*name).to_owned()).collect();
+        self.repositories
+            .lock()
+            .unwrap()
+            .push((image.clone(), packages));
+    }
+
+    pub(crate) fn packages(&self, image: &ImageRef) -> Option<Vec<String>> {
+        let repositories = self.repositories.lock().unwrap();
+        let found = repositories.iter().find(|(known, _)| known == image);
+        found.map(|(_, packages)| packages.clone())
     }
 
     pub(crate) fn arguments(&self) -> Vec<String> {

@@ -2,7 +2,9 @@
 
 use machinist_base::reason::Reason;
 use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal, Release};
-use machinist_plan::{Capabilities, Cost, HostKind, OsCapabilities, OsFacts, Plan, Policies};
+use machinist_plan::{
+    Capabilities, Cost, HostKind, KernelType, OsCapabilities, OsFacts, Plan, Policies,
+};
 use machinist_update::observe::CallerFacts;
 
 use super::support::{LIVE, Tree, config};
@@ -156,6 +158,28 @@ const ARGUMENT_CASES: &[ArgumentCase] = &[
     // Another program has removed it.
     ("quiet", "a=1", &["a=1"], &["a=1"], Some(("", "a=1"))),
     ("quiet", "a=1", &["a=1"], &[], None),
+    (
+        "quiet",
+        "",
+        &[],
+        &["l=1", "l=2", "l=1"],
+        Some(("", "l=1 l=2 l=1")),
+    ),
+    (
+        "quiet l=1 l=2 l=1",
+        "l=1 l=2 l=1",
+        &["l=1", "l=2", "l=1"],
+        &["l=1", "l=2", "l=1"],
+        None,
+    ),
+    // The last one wins, so both come after that of the host.
+    (
+        "console=ttyS0",
+        "",
+        &[],
+        &["console=tty0", "console=ttyS0"],
+        Some(("", "console=tty0 console=ttyS0")),
+    ),
 ];
 
 #[test]
@@ -168,6 +192,7 @@ fn only_kernel_arguments_of_machinist_are_removed_and_their_order_is_that_of_the
     let capabilities = Capabilities {
         os: OsCapabilities {
             kernel_arguments: true,
+            repeated_arguments: true,
             ..OsCapabilities::default()
         },
         ..LIVE
@@ -195,4 +220,130 @@ fn only_kernel_arguments_of_machinist_are_removed_and_their_order_is_that_of_the
         assert_eq!(plan.cost == Cost::Reboot, update.is_some());
         assert_eq!(plan.is_empty(), update.is_none());
     }
+}
+
+const PACKAGES: OsCapabilities = OsCapabilities {
+    image: true,
+    kernel_type: true,
+    extensions: true,
+    ..OsCapabilities::without_provider(HostKind::RpmOstree)
+};
+
+fn with_extensions(names: &[&str]) -> MachineConfig {
+    MachineConfig {
+        extensions: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..MachineConfig::default()
+    }
+}
+
+fn planned_packages(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    os: OsFacts,
+) -> Result<Plan, Vec<Refusal>> {
+    let tree = Tree::new();
+    let known = CallerFacts {
+        os,
+        ..CallerFacts::default()
+    };
+    let observed = tree.observed(from, to, known);
+    let capabilities = Capabilities {
+        os: PACKAGES,
+        ..LIVE
+    };
+    machinist_plan::between(from, to, &observed, &Policies::default(), capabilities)
+}
+
+/// The extensions of the booted deployment, of which machinist has added some.
+fn extended(all: &[&str], own: &[&str]) -> OsFacts {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    OsFacts {
+        extensions: Some(names(all)),
+        own_extensions: names(own),
+        ..OsFacts::default()
+    }
+}
+
+fn changes(plan: &Plan) -> Vec<String> {
+    let change = |one: &machinist_plan::PlanChange| format!("{:?} {}", one.change, one.name);
+    plan.changes.iter().map(change).collect()
+}
+
+#[test]
+fn extensions_are_added_and_removed_and_those_of_the_host_stay() {
+    let all = [
+        "ipsec",
+        "kerberos",
+        "kernel-devel",
+        "sandboxed-containers",
+        "sysstat",
+        "two-node-ha",
+        "usbguard",
+    ];
+    let (nothing, everything) = (with_extensions(&[]), with_extensions(&all));
+    let plan = planned_packages(&nothing, &everything, extended(&["usbguard"], &[])).unwrap();
+    assert_eq!(plan.cost, Cost::Reboot);
+    let added: Vec<String> = all[..6]
+        .iter()
+        .map(|name| format!("Create {name}"))
+        .collect();
+    assert_eq!(changes(&plan), added);
+    let packages = plan.os.unwrap().packages.unwrap();
+    assert!(packages.extensions.iter().eq(all.iter()));
+    let booted = extended(&all, &all[..6]);
+    let plan = planned_packages(&everything, &nothing, booted).unwrap();
+    let removed: Vec<String> = all[..6]
+        .iter()
+        .map(|name| format!("Remove {name}"))
+        .collect();
+    assert_eq!(changes(&plan), removed);
+    // What the machine has lost is added again.
+    let plan = planned_packages(&everything, &everything, extended(&all[1..], &all[1..])).unwrap();
+    assert_eq!(changes(&plan), ["Create ipsec"]);
+}
+
+#[test]
+fn an_unknown_extension_is_refused_with_the_known_ones() {
+    let to = with_extensions(&["usbguard", "wasm"]);
+    let refusals = planned_packages(&with_extensions(&[]), &to, extended(&[], &[])).unwrap_err();
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert_eq!(refusals[0].reason, Reason::NoProviderForExtensions);
+    assert_eq!(&*refusals[0].message, "\"wasm\" is not a known extension");
+    let expected = refusals[0].expected.as_deref().unwrap();
+    assert!(
+        expected.starts_with("one of ipsec, kerberos, "),
+        "{expected}"
+    );
+}
+
+#[test]
+fn the_image_of_extensions_matters_only_with_packages() {
+    let image = |image: &str, extensions: &[&str]| MachineConfig {
+        extensions_image: Some(image.to_owned()),
+        ..with_extensions(extensions)
+    };
+    let none = extended(&[], &[]);
+    let plan = planned_packages(&image(OLD, &[]), &image(NEW, &[]), none).unwrap();
+    assert!(plan.is_empty(), "{}", plan.to_text(false));
+    let (from, to) = (image(OLD, &["sysstat"]), image(NEW, &["sysstat"]));
+    let plan = planned_packages(&from, &to, extended(&["sysstat"], &["sysstat"])).unwrap();
+    let repository = plan.os.unwrap().packages.unwrap().repository.unwrap();
+    assert_eq!(repository.to_string(), NEW);
+}
+
+#[test]
+fn a_kernel_type_is_a_change_unless_that_kernel_runs() {
+    let realtime = MachineConfig {
+        kernel_type: Some("realtime".to_owned()),
+        ..MachineConfig::default()
+    };
+    let plain = MachineConfig::default();
+    let plan = planned_packages(&plain, &realtime, extended(&[], &[])).unwrap();
+    assert_eq!(changes(&plan), ["Modify kernelType realtime"]);
+    assert_eq!(
+        plan.os.unwrap().packages.unwrap().kernel_type,
+        KernelType::Realtime
+    );
+    let plan = planned_packages(&realtime, &plain, extended(&[], &[])).unwrap();
+    assert_eq!(changes(&plan), ["Modify kernelType default"]);
 }

@@ -31,6 +31,7 @@ pub(super) struct Host {
     pub(super) sandbox: Sandbox,
     pub(super) ostree: OstreeMachine,
     pub(super) script: Script,
+    layout: Layout,
     boots: u32,
 }
 
@@ -41,15 +42,22 @@ fn with_arguments(name: &str, arguments: &[&str]) -> Written {
     wanted
 }
 
-fn options() -> ReconcilerOptions {
+fn options(layout: Layout) -> ReconcilerOptions {
     let mut options = ReconcilerOptions {
         reboot: RebootPolicy::Auto,
         ..conduct(true)
     };
+    let has_rpm_ostree = layout == Layout::RpmOstree;
+    let kind = match has_rpm_ostree {
+        true => HostKind::RpmOstree,
+        false => HostKind::Ostree,
+    };
     options.capabilities.os = OsCapabilities {
         image: true,
         kernel_arguments: true,
-        ..OsCapabilities::without_provider(HostKind::Ostree)
+        kernel_type: has_rpm_ostree,
+        extensions: has_rpm_ostree,
+        ..OsCapabilities::without_provider(kind)
     };
     options
 }
@@ -66,6 +74,7 @@ impl Host {
             sandbox,
             ostree,
             script: Script::new(),
+            layout,
             boots: 1,
         }
     }
@@ -73,7 +82,7 @@ impl Host {
     pub(super) fn agent(&self, wanted: &Written) -> Driver {
         let root = self.sandbox.root();
         let provider = self.ostree.agent();
-        let how = (wanted.desired(), options());
+        let how = (wanted.desired(), options(self.layout));
         let mut agent = Driver::on_os(&root, &self.script, provider, how);
         agent.patience = Duration::from_secs(3600);
         agent

@@ -154,28 +154,38 @@ impl KernelCommandLine {
 
     /// Those of its arguments that a kernel started with `running` does not have, in their order.
     /// An argument that occurs several times needs to be present only once. The order of arguments
-    /// with the same name matters, since a later one may override an earlier one.
+    /// with the same name matters, since a later one may override an earlier one: those after a missing
+    /// one are missing, too.
     pub fn missing_from(&self, running: &Self) -> Vec<&KernelArgument> {
-        let mut by_key: BTreeMap<_, Vec<&KernelArgument>> = BTreeMap::new();
-        for argument in &running.0 {
-            by_key.entry(argument.key()).or_default().push(argument);
-        }
         let mut later = BTreeSet::new();
-        let mut wanted: Vec<_> = self
-            .0
-            .iter()
-            .rev()
-            .filter(|one| later.insert(*one))
-            .collect();
+        let last = self.0.iter().rev().filter(|one| later.insert(*one));
+        let mut wanted: Vec<_> = last.collect();
         wanted.reverse();
+        running.without(wanted)
+    }
+
+    /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often.
+    pub fn missing_with_repeats_from(&self, running: &Self) -> Vec<&KernelArgument> {
+        running.without(self.0.iter().collect())
+    }
+
+    /// Those of the arguments that follow what is present, per name.
+    fn without<'a>(&self, mut wanted: Vec<&'a KernelArgument>) -> Vec<&'a KernelArgument> {
+        let mut present: BTreeMap<_, Vec<&KernelArgument>> = BTreeMap::new();
+        for argument in &self.0 {
+            present.entry(argument.key()).or_default().push(argument);
+        }
         wanted.retain(|wanted| {
-            let rest = by_key.entry(wanted.key()).or_default();
+            let rest = present.entry(wanted.key()).or_default();
             match rest.iter().position(|one| one == wanted) {
                 Some(at) => {
                     rest.drain(..=at);
                     false
                 }
-                None => true,
+                None => {
+                    rest.clear();
+                    true
+                }
             }
         });
         wanted

@@ -7,6 +7,7 @@ mod image;
 mod image_ref;
 mod kernel_arguments;
 mod kubelet_package;
+mod packages;
 mod version;
 mod warnings;
 
@@ -16,6 +17,9 @@ pub(super) use self::warnings::warnings;
 pub use self::{
     host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle},
     image_ref::{ImageRef, ImageRefError},
+    packages::{
+        KernelType, OsPackages, extension_names, extension_packages, optional_extension_packages,
+    },
     version::is_lower,
 };
 use super::{
@@ -106,7 +110,7 @@ impl OsChange {
     /// The refusal if the host's provider does not support the change, or if there is no provider.
     fn refusal(&self, capabilities: OsCapabilities) -> Option<Refusal> {
         if self.part.can_be_changed(capabilities) {
-            return None;
+            return self.unknown_extension();
         }
         let message = format!(
             "{}: {}",
@@ -119,6 +123,19 @@ impl OsChange {
             _ => Reason::NoProviderForOSImage,
         };
         Some(Refusal::new(reason, message).at(&self.entry.origin))
+    }
+
+    fn unknown_extension(&self) -> Option<Refusal> {
+        let name = &self.entry.name;
+        let is_added = self.part == OsPart::Extensions && self.change == ChangeKind::Create;
+        if !is_added || extension_packages(name).is_some() {
+            return None;
+        }
+        let message = format!("{name:?} is not a known extension");
+        let known: Vec<&str> = extension_names().collect();
+        let refusal = Refusal::new(Reason::NoProviderForExtensions, message);
+        let refusal = refusal.at(&self.entry.origin);
+        Some(refusal.expected(format!("one of {}", known.join(", "))))
     }
 }
 
@@ -204,7 +221,7 @@ pub(super) fn changes(
     observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
-    let mut changes = all_changes(from, to, observed);
+    let mut changes = all_changes(from, to, observed, capabilities);
     changes.retain(|change| !change.removes_preexisting(capabilities));
     for change in &mut changes {
         change.entry.origin = origin(to, change.part.origin_kind(), &change.entry.name);
@@ -212,10 +229,15 @@ pub(super) fn changes(
     changes
 }
 
-fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts) -> Vec<OsChange> {
+fn all_changes(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &MachineFacts,
+    capabilities: OsCapabilities,
+) -> Vec<OsChange> {
     let from = base(from, observed);
     let running = &observed.kernel_arguments;
-    let mut changes = kernel_arguments::changes(from, to, observed);
+    let mut changes = kernel_arguments::changes(from, to, observed, capabilities);
     // If a provider reports the running image, that is authoritative.
     let runs = observed
         .os
@@ -231,18 +253,17 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
     }
     if let Some(image) = to.extensions_image.as_deref()
         && from.extensions_image.as_deref() != Some(image)
+        // Otherwise the repository is not used.
+        && !(capabilities.extensions && packages(to).is_empty())
     {
         let change = OsChange::new(OsPart::ExtensionsImage, image, ChangeKind::Modify);
         changes.push(change);
     }
-    changes.extend(extensions(from, to));
-    let kernel = |config: &MachineConfig| match config.kernel_type.as_deref() {
-        None | Some("" | "default") => "default".to_owned(),
-        Some(other) => other.to_owned(),
-    };
-    let runs = observed.os.kernel_type.as_ref();
-    if kernel(from) != kernel(to) && runs != Some(&kernel(to)) {
-        let name = format!("kernelType {}", kernel(to));
+    changes.extend(extensions(from, to, &observed.os));
+    let (before, after) = (kernel_type(from), kernel_type(to));
+    let runs = observed.os.kernel_type.as_deref();
+    if before != after && runs.and_then(KernelType::parse) != Some(after) {
+        let name = format!("kernelType {after}");
         changes.push(OsChange::new(OsPart::KernelType, &name, ChangeKind::Modify));
     }
     let fips_runs = observed.os.fips || running.iter().any(|one| one.as_str() == "fips=1");
@@ -257,38 +278,66 @@ fn all_changes(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts
     changes
 }
 
+fn kernel_type(config: &MachineConfig) -> KernelType {
+    let name = config.kernel_type.as_deref().unwrap_or_default();
+    KernelType::parse(name).unwrap_or_default()
+}
+
+/// The packages of a config.
+fn packages(config: &MachineConfig) -> OsPackages {
+    let repository = config.extensions_image.as_deref();
+    OsPackages {
+        kernel_type: kernel_type(config),
+        extensions: config.extensions.iter().cloned().collect(),
+        repository: repository.and_then(|image| ImageRef::parse(image).ok()),
+    }
+}
+
 /// What the provider must change for these changes; `None` if it must change nothing.
 pub(super) fn update(
     changes: &[OsChange],
     to: &MachineConfig,
     observed: &MachineFacts,
+    capabilities: OsCapabilities,
 ) -> Option<OsUpdate> {
     let is_changed = |part| changes.iter().any(|change| change.part == part);
     let image = to.os_image_url.as_deref();
     let image = image.filter(|_| is_changed(OsPart::Image));
     let image = image.and_then(|image| ImageRef::parse(image).ok());
-    if image.is_none() && !is_changed(OsPart::KernelArguments) {
+    let others = [
+        OsPart::KernelArguments,
+        OsPart::KernelType,
+        OsPart::Extensions,
+        OsPart::ExtensionsImage,
+    ];
+    if image.is_none() && !others.into_iter().any(is_changed) {
         return None;
     }
-    let (remove_arguments, append_arguments) = kernel_arguments::replaced(to, observed);
+    let (remove_arguments, append_arguments) =
+        kernel_arguments::replaced(to, observed, capabilities);
     Some(OsUpdate {
         image,
         remove_arguments,
         append_arguments,
+        packages: capabilities.extensions.then(|| packages(to)),
     })
 }
 
-fn extensions(from: &MachineConfig, to: &MachineConfig) -> Vec<OsChange> {
-    let (before, after): (BTreeSet<&String>, BTreeSet<&String>) = (
-        from.extensions.iter().collect(),
-        to.extensions.iter().collect(),
-    );
+fn extensions(from: &MachineConfig, to: &MachineConfig, os: &OsFacts) -> Vec<OsChange> {
+    let after: BTreeSet<&String> = to.extensions.iter().collect();
+    let mut before: BTreeSet<&String> = from.extensions.iter().collect();
+    // If a provider reports what is installed, that is authoritative.
+    let present = match &os.extensions {
+        Some(present) => present.iter().collect(),
+        None => before.clone(),
+    };
+    before.retain(|name| present.contains(name));
     let change = |name: &str, change| OsChange::new(OsPart::Extensions, name, change);
-    let added = after
-        .difference(&before)
-        .map(|name| change(name, ChangeKind::Create));
-    let removed = before
-        .difference(&after)
-        .map(|name| change(name, ChangeKind::Remove));
+    let added = after.difference(&present);
+    let added = added.map(|name| change(name, ChangeKind::Create));
+    let removed = before.difference(&after).map(|name| OsChange {
+        of_host: os.extensions.is_some() && !os.own_extensions.contains(*name),
+        ..change(name, ChangeKind::Remove)
+    });
     added.chain(removed).collect()
 }

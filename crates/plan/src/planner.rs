@@ -188,7 +188,7 @@ impl PlanInput<'_> {
             from: ConfigRef::of(from),
             to: ConfigRef::of(to),
             operations,
-            os: os::update(os_changes, to, observed),
+            os: os::update(os_changes, to, observed, capabilities.os),
             adopted: std::mem::take(&mut steps.adopted),
             written: std::mem::take(&mut steps.written),
             named,

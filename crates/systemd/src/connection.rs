@@ -53,7 +53,11 @@ impl<F: Fn() -> io::Result<UnixStream> + Send + Sync + 'static> SocketDialer for
 pub struct BusAddresses {
     bus: Option<Arc<dyn SocketDialer>>,
     private: Option<Arc<dyn SocketDialer>>,
+    pub(super) paths: Option<Arc<PathDialer>>,
 }
+
+/// Opens a connection to the socket at a path.
+type PathDialer = dyn Fn(&str) -> io::Result<UnixStream> + Send + Sync;
 
 impl BusAddresses {
     /// No socket: every request fails because the manager cannot be reached.
@@ -125,6 +129,10 @@ impl Reconnecting {
             bus: ConnectionSlot::default(),
             private: ConnectionSlot::default(),
         }))
+    }
+
+    pub(super) fn addresses(&self) -> &BusAddresses {
+        &self.0.lines
     }
 
     /// A connection to PID 1: over the bus, else over PID 1's own socket.

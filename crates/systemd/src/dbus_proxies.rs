@@ -1,5 +1,7 @@
 //! The parts of the services' interfaces that machinist calls (org.freedesktop.systemd1(5),
-//! org.freedesktop.login1(5), org.freedesktop.timedate1(5)), as of systemd 252.
+//! org.freedesktop.login1(5), org.freedesktop.timedate1(5)), as of systemd 252, and of rpm-ostree's daemon.
+
+use std::collections::HashMap;
 
 use zbus::{OwnedFd, OwnedObjectPath, Variant, fdo};
 
@@ -136,4 +138,41 @@ pub(super) trait Login {
 pub(super) trait TimeDate {
     #[zbus(property(emits_changed_signal = "false"), name = "NTPSynchronized")]
     fn ntp_synchronized(&self) -> fdo::Result<bool>;
+}
+
+#[zbus::proxy(
+    interface = "org.projectatomic.rpmostree1.Sysroot",
+    default_service = "org.projectatomic.rpmostree1",
+    default_path = "/org/projectatomic/rpmostree1/Sysroot"
+)]
+pub(super) trait RpmOstreeSysroot {
+    fn register_client(&self, options: HashMap<&str, Variant<'_>>) -> zbus::Result<()>;
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn booted(&self) -> zbus::Result<OwnedObjectPath>;
+}
+
+#[zbus::proxy(
+    interface = "org.projectatomic.rpmostree1.OS",
+    default_service = "org.projectatomic.rpmostree1",
+    assume_defaults = false
+)]
+pub(super) trait RpmOstreeOs {
+    /// Returns the address of the transaction.
+    fn update_deployment(
+        &self,
+        modifiers: HashMap<&str, Variant<'_>>,
+        options: HashMap<&str, Variant<'_>>,
+    ) -> zbus::Result<String>;
+}
+
+#[zbus::proxy(
+    interface = "org.projectatomic.rpmostree1.Transaction",
+    default_service = "org.projectatomic.rpmostree1",
+    default_path = "/"
+)]
+pub(super) trait RpmOstreeTransaction {
+    fn start(&self) -> zbus::Result<bool>;
+    fn cancel(&self) -> zbus::Result<()>;
+    #[zbus(signal)]
+    fn finished(&self, success: bool, error_message: &str) -> zbus::Result<()>;
 }

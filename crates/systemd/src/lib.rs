@@ -1,5 +1,5 @@
 //! Clients of the host's service manager: units and jobs of PID 1, logind's reboot and locks, the
-//! clock's state, and notifications to machinist's own service manager.
+//! clock's state, rpm-ostree's transactions, and notifications to machinist's own service manager.
 //!
 //! The only module that uses D-Bus. Sockets are provided from outside through [`SocketDialer`], so the same
 //! code reaches `/run/dbus` of the machine, of a machine mounted at `/host`, and of a simulated
@@ -16,6 +16,7 @@ mod manager;
 mod notifier;
 mod private_socket;
 mod reboot;
+mod rpm_ostree;
 mod shutdown_inhibit;
 mod stability;
 mod timedated;

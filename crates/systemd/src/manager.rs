@@ -35,6 +35,8 @@ pub struct Systemd {
     /// Whether [`Systemd::system_state`] has found the boot finished but for jobs of users. Such a boot stays
     /// finished, as one does for systemd, whatever jobs are queued later.
     boot_finished: Arc<AtomicBool>,
+    /// The connection to the running transaction of rpm-ostree.
+    pub(super) transaction: Arc<Mutex<Option<Connection>>>,
 }
 
 /// One row of the list of units.
@@ -80,6 +82,7 @@ impl Systemd {
             link: Reconnecting::new(lines),
             reloads: Arc::default(),
             boot_finished: Arc::default(),
+            transaction: Arc::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The service manager as the update reconciler uses it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, os::unix::net::UnixStream, time::Duration};
 
 use super::{
     ActiveState, BusAddresses, InhibitMode, JobVerb, LoadState, RebootFlags, SystemState, Systemd,
@@ -34,25 +34,28 @@ impl Systemd {
         let lines = BusAddresses::none()
             .bus(dial(root, "/run/dbus/system_bus_socket"))
             .private(dial(root, "/run/systemd/private"));
-        Self::new(lines)
+        let root = root.clone();
+        Self::new(lines.paths(move |path| connect(&root, path)))
     }
 }
 
 fn dial(
     root: &Root,
     socket: &'static str,
-) -> impl Fn() -> std::io::Result<std::os::unix::net::UnixStream> + Send + Sync + 'static {
+) -> impl Fn() -> std::io::Result<UnixStream> + Send + Sync + 'static {
     let root = root.clone();
-    move || {
-        let path = AbsPath::new(socket).map_err(std::io::Error::other)?;
-        root.connect_unix(&path)
-            .map_err(|error| match error.kind() {
-                kind @ (std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
-                    std::io::Error::new(kind, error)
-                }
-                _ => std::io::Error::other(error),
-            })
-    }
+    move || connect(&root, socket)
+}
+
+fn connect(root: &Root, socket: &str) -> std::io::Result<UnixStream> {
+    let path = AbsPath::new(socket).map_err(std::io::Error::other)?;
+    root.connect_unix(&path)
+        .map_err(|error| match error.kind() {
+            kind @ (std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
+                std::io::Error::new(kind, error)
+            }
+            _ => std::io::Error::other(error),
+        })
 }
 
 impl From<SystemdError> for ServiceError {

@@ -29,6 +29,7 @@ pub fn finish_in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'stati
 pub mod device_host;
 pub mod fake_claims;
 pub mod fake_kubelet;
+pub mod fake_rpm_ostree;
 pub mod fake_systemd;
 pub mod file_lease;
 pub mod first_config;

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use machinist_plan::{KernelType, OsPackages};
 use machinist_update::os::{
-    DesiredDeployment, KernelArguments, KernelType, OsProvider as _, ProviderStep, STEP_TIMEOUT,
+    DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep, STEP_TIMEOUT,
 };
 
-use super::{Host, Scene, Seen, append, error_text, image, is, list};
+use super::{Host, Scene, Seen, append, error_text, image, is, list, of_image};
 
 pub(super) async fn staging_the_same_deployment_again_changes_nothing<H: Host>(
     s: Scene<H>,
@@ -77,29 +78,32 @@ pub(super) async fn an_image_is_selected_by_digest_not_by_name<H: Host>(s: Scene
 pub(super) async fn an_image_is_fetched_with_its_version_or_refused_by_name<H: Host>(
     s: Scene<H>,
 ) -> Seen {
-    let stored = s.agent.fetched(&image("new")).await;
+    let stored = s.agent.fetched(&of_image(image("new"))).await;
     is(
         "what is stored",
         &stored.map_err(|e| error_text(&e))?,
         &None,
     )?;
-    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
+    let fetched = s.agent.fetch(&of_image(image("new")), STEP_TIMEOUT).await;
     let fetched = fetched.map_err(|e| error_text(&e))?;
     is("its version", &fetched.version, &Some("2.0".to_owned()))?;
-    let stored = s.host.agent().fetched(&image("new")).await;
+    let stored = s.host.agent().fetched(&of_image(image("new"))).await;
     is(
         "what is stored",
         &stored.map_err(|e| error_text(&e))?,
         &Some(fetched),
     )?;
-    let nowhere = s.agent.fetch(&image("nowhere"), STEP_TIMEOUT).await;
+    let nowhere = s
+        .agent
+        .fetch(&of_image(image("nowhere")), STEP_TIMEOUT)
+        .await;
     let error = nowhere
         .err()
         .ok_or("fetched an image that does not exist")?;
     is("whether a retry may succeed", &error.is_retryable(), &false)?;
     s.host.publishes(&image("newer"), "3.0");
     s.host.fails_next(ProviderStep::Fetch);
-    let down = s.agent.fetch(&image("newer"), STEP_TIMEOUT).await;
+    let down = s.agent.fetch(&of_image(image("newer")), STEP_TIMEOUT).await;
     let error = down
         .err()
         .ok_or("fetched an image from an unreachable registry")?;
@@ -118,7 +122,7 @@ pub(super) async fn a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_
     let took = begun.elapsed();
     let error = late.err().ok_or("it was not cancelled")?;
     is("whether a retry may succeed", &error.is_retryable(), &true)?;
-    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
+    let fetched = s.agent.fetch(&of_image(image("new")), STEP_TIMEOUT).await;
     fetched.err().ok_or("fetching was not cancelled")?;
     let on_time = took <= STEP_TIMEOUT + Duration::from_secs(60);
     is("whether it was cancelled in time", &on_time, &true)?;
@@ -130,7 +134,7 @@ pub(super) async fn a_step_above_its_time_limit_is_cancelled_and_leaves_nothing_
 
 pub(super) async fn a_step_of_twenty_minutes_succeeds<H: Host>(s: Scene<H>) -> Seen {
     s.host.takes(Duration::from_secs(20 * 60));
-    let fetched = s.agent.fetch(&image("new"), STEP_TIMEOUT).await;
+    let fetched = s.agent.fetch(&of_image(image("new")), STEP_TIMEOUT).await;
     fetched.map_err(|e| error_text(&e))?;
     let id = s.stage(&append("nosmt")).await?;
     s.unlock(&id).await?;
@@ -182,14 +186,18 @@ pub(super) async fn after_a_boot_the_booted_deployment_is_as_desired<H: Host>(s:
         ..append("nosmt")
     };
     if H::CHANGES_PACKAGES {
-        wanted.kernel_type = KernelType::Realtime;
-        wanted.extensions = BTreeSet::from(["usbguard".to_owned()]);
+        wanted.packages = Some(OsPackages {
+            kernel_type: KernelType::Realtime,
+            extensions: BTreeSet::from(["usbguard".to_owned()]),
+            repository: None,
+        });
     }
     let booted = s.boot_into(&wanted).await?.booted;
     is("its image", &booted.image, &wanted.image)?;
     is("its version", &booted.version, &Some("2.0".to_owned()))?;
-    is("its kernel", &booted.kernel_type, &wanted.kernel_type)?;
-    is("its extensions", &booted.extensions, &wanted.extensions)
+    let packages = wanted.packages.unwrap_or_default();
+    is("its kernel", &booted.kernel_type, &packages.kernel_type)?;
+    is("its extensions", &booted.extensions, &packages.extensions)
 }
 
 pub(super) async fn a_failed_step_keeps_booted_and_fallback_and_can_be_retried<H: Host>(

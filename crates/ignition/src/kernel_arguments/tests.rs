@@ -69,6 +69,11 @@ fn running_kernel_arguments_are_matched_regardless_of_spelling() {
             "console=ttyS0 console=tty0",
             "console=ttyS0",
         ),
+        (
+            "console=tty0 console=ttyS0",
+            "console=ttyS0",
+            "console=tty0 console=ttyS0",
+        ),
         ("b a", "a b", ""),
         ("single", "ro -- single", "single"),
         ("-- single", "ro -- single", ""),
@@ -85,6 +90,21 @@ fn running_kernel_arguments_are_matched_regardless_of_spelling() {
             .map(|one| one.as_str())
             .collect();
         assert_eq!(found.join(" "), missing, "{wanted} in {running}");
+    }
+}
+
+#[test]
+fn a_repeated_kernel_argument_is_missing_if_it_is_present_less_often() {
+    for (wanted, running, missing) in [
+        ("quiet quiet", "quiet", "quiet"),
+        ("l=1 l=2 l=1", "a l=1 l=2 b l=1", ""),
+        ("l=1 l=2 l=1", "l=2 l=1", "l=2 l=1"),
+        ("l=1 l=1", "", "l=1 l=1"),
+    ] {
+        let [wanted, running] = [wanted, running].map(KernelCommandLine::parse);
+        let found = wanted.missing_with_repeats_from(&running).into_iter();
+        let found: KernelCommandLine = found.cloned().collect();
+        assert_eq!(found.to_string(), missing, "{wanted} in {running}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Describes the kind of host, and which parts of its operating system can be changed.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
-use super::ImageRef;
+use super::{ImageRef, OsPackages};
 use machinist_ignition::{KernelCommandLine, OsConfig};
 
 /// How the operating system of a host is installed and updated.
@@ -43,6 +43,8 @@ pub struct OsCapabilities {
     pub image: bool,
     /// Kernel arguments can be changed.
     pub kernel_arguments: bool,
+    /// A deployment may have several equal kernel arguments.
+    pub repeated_arguments: bool,
     /// The kernel type can be changed.
     pub kernel_type: bool,
     /// Extensions (named groups of OS packages) can be changed.
@@ -129,6 +131,7 @@ impl OsCapabilities {
             host,
             image: false,
             kernel_arguments: false,
+            repeated_arguments: false,
             kernel_type: false,
             extensions: false,
             obstacle: None,
@@ -192,6 +195,10 @@ pub struct OsFacts {
     pub release: Option<String>,
     /// The type of the running kernel; none where the root has no running kernel.
     pub kernel_type: Option<String>,
+    /// The extensions of the booted deployment, as reported by the provider; `None` without one.
+    pub extensions: Option<BTreeSet<String>>,
+    /// Those of them whose packages machinist has requested. All others belong to the host, and stay.
+    pub own_extensions: BTreeSet<String>,
     /// Whether the running kernel is in FIPS mode.
     pub fips: bool,
     /// The running kernel's arguments that machinist has appended. All others belong to the host, and stay.
@@ -207,4 +214,6 @@ pub struct OsUpdate {
     pub remove_arguments: KernelCommandLine,
     /// Kernel arguments to append: all that machinist then has in the deployment.
     pub append_arguments: KernelCommandLine,
+    /// The packages besides those of the image; `None` if the provider cannot change them.
+    pub packages: Option<OsPackages>,
 }

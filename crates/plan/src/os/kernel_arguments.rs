@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ChangeKind, OsChange, OsPart, origin};
-use crate::MachineFacts;
+use crate::{MachineFacts, OsCapabilities};
 use machinist_base::reason::Reason;
 use machinist_ignition::{
     EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
@@ -15,13 +15,14 @@ pub(super) fn changes(
     from: &MachineConfig,
     to: &MachineConfig,
     observed: &MachineFacts,
+    capabilities: OsCapabilities,
 ) -> Vec<OsChange> {
     let running = &observed.kernel_arguments;
     let [before, after] = [from, to].map(|config| KernelCommandLine::of(&config.kernel_arguments));
     let change = |argument: &KernelArgument, change| {
         OsChange::new(OsPart::KernelArguments, argument.as_str(), change)
     };
-    let missing = after.missing_from(running).into_iter();
+    let missing = missing(&after, running, capabilities).into_iter();
     let mut changes: Vec<OsChange> = missing.map(|one| change(one, ChangeKind::Create)).collect();
     let kept: BTreeSet<_> = after.iter().collect();
     let running: BTreeSet<_> = running.iter().collect();
@@ -34,12 +35,24 @@ pub(super) fn changes(
     changes
 }
 
+fn missing<'a>(
+    wanted: &'a KernelCommandLine,
+    running: &KernelCommandLine,
+    capabilities: OsCapabilities,
+) -> Vec<&'a KernelArgument> {
+    match capabilities.repeated_arguments {
+        true => wanted.missing_with_repeats_from(running),
+        false => wanted.missing_from(running),
+    }
+}
+
 /// The arguments to remove from the deployment, and those to append.
 ///
 /// All of machinist's arguments are removed and appended again, because their order counts.
 pub(super) fn replaced(
     to: &MachineConfig,
     observed: &MachineFacts,
+    capabilities: OsCapabilities,
 ) -> (KernelCommandLine, KernelCommandLine) {
     let running = &observed.kernel_arguments;
     let own = observed.os.own_arguments.iter();
@@ -50,7 +63,8 @@ pub(super) fn replaced(
         of_host.remove_last(one);
     }
     let after = KernelCommandLine::of(&to.kernel_arguments);
-    let append_arguments = after.missing_from(&of_host).into_iter().cloned().collect();
+    let append_arguments = missing(&after, &of_host, capabilities);
+    let append_arguments = append_arguments.into_iter().cloned().collect();
     (remove_arguments, append_arguments)
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn warnings(
     observed: &MachineFacts,
     capabilities: OsCapabilities,
 ) -> Vec<String> {
-    let all = all_changes(from, to, observed);
+    let all = all_changes(from, to, observed, capabilities);
     let mut tried = all.iter().filter(|change| {
         !change.removes_preexisting(capabilities) && change.part.can_be_changed(capabilities)
     });

@@ -1,9 +1,11 @@
 //! Defines the journal's record of a deployment that an unverified update has staged.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::{ImageRef, OsUpdate};
+use machinist_plan::{ImageRef, KernelType, OsPackages, OsUpdate};
 
 /// A deployment of the operating system that is tried before it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +20,9 @@ pub struct OsTrial {
     pub image: Option<String>,
     /// Its progress.
     pub state: OsTrialState,
+    /// Its packages besides those of the image, if the host can change them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packages: Option<TrialPackages>,
     /// Kernel arguments of the previous deployment that it does not have.
     pub remove_arguments: String,
     /// Kernel arguments that it has besides those of the host.
@@ -32,6 +37,40 @@ pub struct OsTrial {
     /// the previous deployment has a /etc of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving_boot: Option<String>,
+}
+
+/// The packages that a deployment has besides those of its image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrialPackages {
+    /// The name of the kernel type.
+    pub kernel_type: String,
+    /// The names of the extensions.
+    pub extensions: BTreeSet<String>,
+    /// The image with the repository of the packages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+}
+
+impl From<&OsPackages> for TrialPackages {
+    fn from(packages: &OsPackages) -> Self {
+        Self {
+            kernel_type: packages.kernel_type.to_string(),
+            extensions: packages.extensions.clone(),
+            repository: packages.repository.as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl TrialPackages {
+    fn packages(&self) -> OsPackages {
+        let repository = self.repository.as_deref();
+        OsPackages {
+            kernel_type: KernelType::parse(&self.kernel_type).unwrap_or_default(),
+            extensions: self.extensions.clone(),
+            repository: repository.and_then(|image| ImageRef::parse(image).ok()),
+        }
+    }
 }
 
 /// Progress of a trial.
@@ -55,6 +94,7 @@ impl OsTrial {
             deployment: deployment.to_owned(),
             previous: previous.to_owned(),
             image: update.image.as_ref().map(ToString::to_string),
+            packages: update.packages.as_ref().map(TrialPackages::from),
             state: OsTrialState::Staged,
             remove_arguments: update.remove_arguments.to_string(),
             append_arguments: update.append_arguments.to_string(),
@@ -71,6 +111,7 @@ impl OsTrial {
             image: image.and_then(|image| ImageRef::parse(image).ok()),
             remove_arguments: KernelCommandLine::parse(&self.remove_arguments),
             append_arguments: KernelCommandLine::parse(&self.append_arguments),
+            packages: self.packages.as_ref().map(TrialPackages::packages),
         }
     }
 

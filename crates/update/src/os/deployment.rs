@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use super::KernelArguments;
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::{ImageRef, OsUpdate};
+use machinist_plan::{ImageRef, KernelType, OsPackages, OsUpdate};
 
 /// The identifier that a provider gives a deployment. It stays the same across boots, from staging until the
 /// deployment is removed.
@@ -27,18 +27,6 @@ impl fmt::Display for DeploymentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// The kernel build that runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KernelType {
-    /// The kernel that the image ships.
-    #[default]
-    Default,
-    /// `PREEMPT_RT`.
-    Realtime,
-    /// A kernel with 64 KiB pages.
-    LargePages,
 }
 
 /// A bootable deployment: an OS tree with its kernel and arguments.
@@ -104,10 +92,8 @@ pub struct DesiredDeployment {
     pub image: Option<ImageRef>,
     /// Changes to the booted deployment's kernel arguments.
     pub kernel_arguments: KernelArguments,
-    /// The kernel build.
-    pub kernel_type: KernelType,
-    /// The complete set of extensions.
-    pub extensions: BTreeSet<String>,
+    /// The packages besides those of the image; `None` keeps those of the booted deployment.
+    pub packages: Option<OsPackages>,
 }
 
 impl From<OsUpdate> for DesiredDeployment {
@@ -118,7 +104,7 @@ impl From<OsUpdate> for DesiredDeployment {
                 remove: update.remove_arguments,
                 append: update.append_arguments,
             },
-            ..Self::default()
+            packages: update.packages,
         }
     }
 }

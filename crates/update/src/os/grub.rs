@@ -16,7 +16,7 @@ mod trial_entry;
 use std::{fmt, time::Duration};
 
 pub(super) use self::{
-    changed_files::ChangedFiles,
+    changed_files::{ChangedFiles, NewGrubFile},
     error::GrubError,
     host_files::{HostFiles, grub_directory, in_grub_directory},
     new_entry::check,
@@ -32,18 +32,18 @@ use self::{
     trial_entry::staged_id,
 };
 use super::{
-    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
-    ProviderStep,
+    DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
     kept_arguments::{KeptArguments, joined},
 };
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _, default_file};
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
 /// What the provider can change.
 pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
     kernel_arguments: true,
+    repeated_arguments: true,
     ..OsCapabilities::without_provider(HostKind::Packages)
 };
 
@@ -225,10 +225,6 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
             fallback,
             booted,
         })
-    }
-
-    async fn fetch(&self, _image: &ImageRef, _limit: Duration) -> Result<FetchedImage, OsError> {
-        Err(GrubError::Unsupported.at(ProviderStep::Fetch))
     }
 
     async fn stage(

@@ -18,29 +18,32 @@ mod kept_arguments;
 mod kernel_arguments;
 mod ostree;
 mod provider;
+mod rpm_ostree;
 mod systemd_boot;
 mod trial_arguments;
 
 pub use self::{
-    deployment::{
-        Deployment, DeploymentId, Deployments, DesiredDeployment, KernelType, StagedDeployment,
-    },
+    deployment::{Deployment, DeploymentId, Deployments, DesiredDeployment, StagedDeployment},
     grub::GrubProvider,
     host_command::{BackgroundError, HostCommand},
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     ostree::OstreeProvider,
     provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    rpm_ostree::{PackageChange, RpmOstree, TransactionKind},
     systemd_boot::SystemdBootProvider,
 };
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
-use machinist_plan::{HostKind, OsCapabilities, OsFacts, OsUpdate};
+use machinist_plan::{HostKind, KernelType, OsCapabilities, OsFacts, OsUpdate};
 use machinist_rootfs::{Root, RootError};
-use std::sync::Arc;
+use std::{env::consts::ARCH, sync::Arc};
 
 /// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
+
+/// The only architecture with kernels of 64 KiB pages.
+const LARGE_PAGES_ARCH: &str = "aarch64";
 
 /// The built-in providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,8 @@ impl BuiltIn {
         match host {
             HostKind::Packages if systemd_boot::is_booted(root) => Some(Self::SystemdBoot),
             HostKind::Packages => Some(Self::Grub),
-            HostKind::Ostree | HostKind::Bootc => Some(Self::Ostree),
-            HostKind::Unknown | HostKind::RpmOstree => None,
+            HostKind::Ostree | HostKind::Bootc | HostKind::RpmOstree => Some(Self::Ostree),
+            HostKind::Unknown => None,
         }
     }
 }
@@ -81,12 +84,16 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
     }
 }
 
-/// Returns what a plan needs to know about the image of the booted deployment, and about the desired one if it has been
-/// fetched. The other facts are empty.
+/// Returns what a plan needs to know about image and extensions of the booted deployment, and about the desired image if
+/// it has been fetched. The other facts are empty.
 pub(crate) fn facts(root: &Root, can: OsCapabilities, desired: Option<&str>) -> OsFacts {
-    match (can.image, can.host) {
-        (true, HostKind::Ostree | HostKind::Bootc) => ostree::facts(root, desired),
-        _ => OsFacts::default(),
+    if !(can.image || can.extensions) || BuiltIn::of(can.host, root) != Some(BuiltIn::Ostree) {
+        return OsFacts::default();
+    }
+    let facts = ostree::facts(root, desired);
+    OsFacts {
+        extensions: facts.extensions.filter(|_| can.extensions),
+        ..facts
     }
 }
 
@@ -95,6 +102,15 @@ pub(crate) fn facts(root: &Root, can: OsCapabilities, desired: Option<&str>) -> 
 pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Refusal> {
     if !can.has_provider() {
         return None;
+    }
+    let kernel_type = update.packages.as_ref().map(|all| all.kernel_type);
+    if kernel_type == Some(KernelType::LargePages) && ARCH != LARGE_PAGES_ARCH {
+        let message = format!(
+            "kernelType {} needs {LARGE_PAGES_ARCH}, not {ARCH}",
+            KernelType::LargePages
+        );
+        let refusal = Refusal::new(Reason::NoProviderForOSImage, message);
+        return Some(refusal.field("kernelType"));
     }
     let wanted = update.clone().into();
     let checked = match BuiltIn::of(can.host, root)? {
@@ -140,7 +156,10 @@ pub async fn discard_staged(provider: &dyn OsProvider) -> Result<(), OsError> {
 }
 
 /// Returns the built-in provider of the host below `root`; `None` if it has none.
-pub fn provider(root: &Root, commands: impl HostCommand) -> Option<Arc<dyn OsProvider>> {
+pub fn provider(
+    root: &Root,
+    commands: impl HostCommand + RpmOstree,
+) -> Option<Arc<dyn OsProvider>> {
     let can = capabilities(root);
     if !can.has_provider() {
         return None;

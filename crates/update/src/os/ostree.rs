@@ -1,4 +1,4 @@
-//! Changes the image and the kernel arguments of a host with OSTree and GRUB.
+//! Changes the image, the kernel arguments and the packages of a host with OSTree and GRUB.
 //!
 //! `ostree admin` stages a deployment of an image, or of the running commit, with other arguments. libostree finalizes it
 //! at shutdown, unless it is locked: it merges /etc and makes the deployment the first of GRUB's menu, which every boot
@@ -9,23 +9,31 @@
 mod boot_entries;
 mod bootc;
 mod booted_deployment;
+mod commit_image;
 mod error;
 mod fetched_images;
 mod image_download;
 mod images;
+mod layered_packages;
+mod layering;
 mod new_deployment;
 mod obstacles;
+mod own_packages;
+mod package_repository;
+mod package_update;
+mod read_only_boot;
 mod staged;
 mod staging;
 mod state;
 mod trial_block;
 
-use std::{fmt, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
 use self::{
     bootc::SWITCHING,
     error::OstreeError,
     new_deployment::argument_words,
+    package_repository::SHELL,
     state::OstreeState,
     trial_block::{NOT_FINALIZED, NOT_REMOVED, TrialState, custom_config},
 };
@@ -36,10 +44,11 @@ pub(super) use self::{
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
-    ProviderStep, host_detection::host_kind, trial_arguments::without_trial,
+    ProviderStep, RpmOstree, grub::ChangedFiles, host_detection::host_kind,
+    trial_arguments::without_trial,
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
 /// The program that changes deployments.
@@ -49,10 +58,10 @@ const OSTREE: &str = "/usr/bin/ostree";
 /// needs 12 s on an emulated machine.
 const MENU_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// The provider of hosts with OSTree and GRUB, without rpm-ostree.
+/// The provider of hosts with OSTree and GRUB.
 pub struct OstreeProvider<C> {
     root: Root,
-    /// Without bootc, or with it.
+    /// With bootc, with rpm-ostree, or with neither.
     host: HostKind,
     commands: C,
 }
@@ -63,7 +72,7 @@ impl<C> fmt::Debug for OstreeProvider<C> {
     }
 }
 
-impl<C: HostCommand> OstreeProvider<C> {
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// The provider of the host below `root`.
     pub fn new(root: Root, commands: C) -> Self {
         Self {
@@ -71,6 +80,25 @@ impl<C: HostCommand> OstreeProvider<C> {
             root,
             commands,
         }
+    }
+
+    /// The image of a deployment, if nothing of it must be downloaded.
+    fn find_fetched(
+        &self,
+        wanted: &DesiredDeployment,
+    ) -> Result<Option<FetchedImage>, OstreeError> {
+        let image = match &wanted.image {
+            Some(image) => images::fetched(&self.root, image)?,
+            None => Some(FetchedImage::default()),
+        };
+        let packages = self.package_update(wanted)?;
+        Ok(image.filter(|_| packages.is_none_or(|update| self.are_downloaded(&update))))
+    }
+
+    async fn stop_fetch(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.commands.stop(OSTREE).await?;
+        self.commands.stop(SHELL).await?;
+        self.commands.cancel_change().await
     }
 
     async fn admin(
@@ -87,9 +115,17 @@ impl<C: HostCommand> OstreeProvider<C> {
     }
 
     /// Writes which deployment of the menu GRUB enters.
-    fn set_trial(&self, state: &OstreeState, trial: TrialState) -> Result<(), OstreeError> {
+    async fn set_trial(&self, state: &OstreeState, trial: TrialState) -> Result<(), OstreeError> {
         let block = trial.written_to(&state.files.block);
-        Ok(state.files.write_block(&self.root, &block)?)
+        let block = ChangedFiles::new_block(&self.root, &block)?;
+        self.write_grub_file(&block).await
+    }
+
+    async fn write_custom(&self, files: &ChangedFiles, custom: &str) -> Result<(), OstreeError> {
+        match files.new_custom(&self.root, custom) {
+            Some(custom) => self.write_grub_file(&custom).await,
+            None => Ok(()),
+        }
     }
 
     fn create_marker(&self, file: &str) -> Result<(), OstreeError> {
@@ -107,15 +143,16 @@ impl<C: HostCommand> OstreeProvider<C> {
     }
 
     /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
-    fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
+    async fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        self.remove_reference().await?;
         if TrialState::of(&state.files.block) != TrialState::None {
-            self.set_trial(state, TrialState::None)?;
+            self.set_trial(state, TrialState::None).await?;
         }
         for file in [NOT_FINALIZED, NOT_REMOVED] {
             self.remove_marker(file)?;
         }
         let custom = custom_config(&state.files.custom, false);
-        Ok(state.files.write_custom(&self.root, &custom)?)
+        self.write_custom(&state.files, &custom).await
     }
 
     /// Removes the staged deployment, and one that the machine has left.
@@ -127,13 +164,13 @@ impl<C: HostCommand> OstreeProvider<C> {
         self.remove_marker(SWITCHING)?;
         if state.is_trial_left() {
             self.create_marker(NOT_REMOVED)?;
-            self.set_trial(state, TrialState::Removed)?;
+            self.set_trial(state, TrialState::Removed).await?;
             self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
         }
         match state.is_trial_booted() {
             // The next boot still has to leave it.
             true => Ok(()),
-            false => self.end_trial(state),
+            false => self.end_trial(state).await,
         }
     }
 
@@ -143,10 +180,10 @@ impl<C: HostCommand> OstreeProvider<C> {
         }
         match state.is_counting() {
             true if state.is_trial_left() || state.is_trial_booted() => {
-                self.set_trial(state, TrialState::Locked)
+                self.set_trial(state, TrialState::Locked).await
             }
             true => {
-                self.set_trial(state, TrialState::None)?;
+                self.set_trial(state, TrialState::None).await?;
                 self.remove_marker(NOT_FINALIZED)
             }
             false => Ok(()),
@@ -156,7 +193,7 @@ impl<C: HostCommand> OstreeProvider<C> {
     /// Makes the running deployment the first of the menu, without the arguments of the trial.
     async fn keep_booted(&self, state: &OstreeState) -> Result<(), OstreeError> {
         self.select(state, state.booted).await?;
-        self.end_trial(&OstreeState::read(&self.root)?)
+        self.end_trial(&OstreeState::read(&self.root)?).await
     }
 
     /// Makes a deployment the first of the menu, without the arguments of a trial.
@@ -181,7 +218,7 @@ impl<C: HostCommand> OstreeProvider<C> {
 }
 
 #[async_trait::async_trait]
-impl<C: HostCommand> OsProvider for OstreeProvider<C> {
+impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
     fn capabilities(&self) -> OsCapabilities {
         capabilities(&self.root)
     }
@@ -196,24 +233,33 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         Ok(state.deployments())
     }
 
-    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
-        let fetched = images::fetched(&self.root, image);
+    async fn fetched(&self, wanted: &DesiredDeployment) -> Result<Option<FetchedImage>, OsError> {
+        let fetched = self.find_fetched(wanted);
         fetched.map_err(|error| error.at(ProviderStep::Fetch))
     }
 
-    async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError> {
-        self.download(image, limit).await
+    async fn fetch(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<FetchedImage, OsError> {
+        let fetched = match &wanted.image {
+            Some(image) => self.download(image, limit).await?,
+            None => FetchedImage::default(),
+        };
+        self.download_packages(wanted, limit).await?;
+        Ok(fetched)
     }
 
     async fn cancel_fetch(&self) -> Result<(), OsError> {
-        let stopped = self.commands.stop(OSTREE).await;
-        let stopped = stopped.map_err(OstreeError::Stop);
+        let stopped = self.stop_fetch().await.map_err(OstreeError::Stop);
         stopped.map_err(|error| error.at(ProviderStep::Fetch))
     }
 
     async fn remove_unused_images(&self) -> Result<(), OsError> {
-        let removed = self.remove_images(None).await;
-        removed.map_err(|error| error.at(ProviderStep::Discard))
+        let at = |error: OstreeError| error.at(ProviderStep::Discard);
+        package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
+        self.remove_images(None).await.map_err(at)
     }
 
     async fn stage(
@@ -233,7 +279,8 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         match state.own_staged() {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
             _ if state.is_trial_booted() && state.booted().id == *staged => {
-                self.set_trial(&state, TrialState::Unlocked).map_err(at)
+                let unlocked = self.set_trial(&state, TrialState::Unlocked).await;
+                unlocked.map_err(at)
             }
             _ => Err(missing(ProviderStep::Unlock, staged)),
         }
@@ -254,7 +301,7 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         match state.selected == state.booted && !state.is_trial_first() {
             true if state.own_staged().is_some() => Ok(()),
             // An earlier process may have ended before it removed what the trial leaves.
-            true => self.end_trial(&state).map_err(at),
+            true => self.end_trial(&state).await.map_err(at),
             false => self.keep_booted(&state).await.map_err(at),
         }
     }
@@ -263,6 +310,7 @@ impl<C: HostCommand> OsProvider for OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         let state = OstreeState::read(&self.root).map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
+        package_repository::select(&self.root, None).map_err(|error| at(error.into()))?;
         self.try_remove_images(None).await;
         Ok(())
     }

@@ -34,7 +34,7 @@ impl fmt::Display for ProviderStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Observe => "list the deployments",
-            Self::Fetch => "fetch the OS image",
+            Self::Fetch => "download the OS image or packages",
             Self::Stage => "stage a deployment",
             Self::Unlock => "unlock the staged deployment",
             Self::Lock => "lock the staged deployment",
@@ -149,15 +149,23 @@ pub trait OsProvider: Send + Sync + 'static {
     /// Returns the current deployments.
     async fn observe(&self) -> Result<Deployments, OsError>;
 
-    /// Returns an image that is complete on the host; `None` if it must be fetched first.
-    async fn fetched(&self, image: &ImageRef) -> Result<Option<FetchedImage>, OsError> {
-        let _ = image;
-        Ok(None)
+    /// Returns the image of a deployment if everything that staging needs is on the host; `None` if it must be fetched
+    /// first. A deployment of which only the arguments differ needs nothing.
+    async fn fetched(&self, wanted: &DesiredDeployment) -> Result<Option<FetchedImage>, OsError> {
+        let _ = wanted;
+        Ok(Some(FetchedImage::default()))
     }
 
-    /// Downloads an image to the host, so that staging needs no network. The update fetches before it drains the
-    /// node. Images that were fetched earlier and that no deployment has are removed.
-    async fn fetch(&self, image: &ImageRef, limit: Duration) -> Result<FetchedImage, OsError>;
+    /// Downloads the image and the packages of a deployment to the host, so that staging needs no network. The update
+    /// fetches before it drains the node. Images that were fetched earlier and that no deployment has are removed.
+    async fn fetch(
+        &self,
+        wanted: &DesiredDeployment,
+        limit: Duration,
+    ) -> Result<FetchedImage, OsError> {
+        let (_, _) = (wanted, limit);
+        Ok(FetchedImage::default())
+    }
 
     /// Ends a download whose future was dropped.
     async fn cancel_fetch(&self) -> Result<(), OsError> {

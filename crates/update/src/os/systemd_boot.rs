@@ -24,15 +24,16 @@ use self::{
     state::{SystemdBootState, TRIAL_FILE},
 };
 use super::{
-    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
-    ProviderStep, kept_arguments::KeptArguments,
+    DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
+    kept_arguments::KeptArguments,
 };
-use machinist_plan::{HostKind, ImageRef, OsCapabilities};
+use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
 /// What the provider can change.
 pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
     kernel_arguments: true,
+    repeated_arguments: true,
     ..OsCapabilities::without_provider(HostKind::Packages)
 };
 
@@ -139,10 +140,6 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
             fallback,
             booted,
         })
-    }
-
-    async fn fetch(&self, _image: &ImageRef, _limit: Duration) -> Result<FetchedImage, OsError> {
-        Err(SystemdBootError::Unsupported.at(ProviderStep::Fetch))
     }
 
     async fn stage(

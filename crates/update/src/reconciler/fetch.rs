@@ -1,28 +1,29 @@
-//! Downloads the OS image of a plan before the start time of the update and before the node is cordoned.
+//! Downloads the OS image and the packages of a plan before the start time of the update and before the node is cordoned.
 
 use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
 use crate::{
-    os::STEP_TIMEOUT,
+    os::{DesiredDeployment, STEP_TIMEOUT},
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
 use machinist_base::error_chain::chain;
-use machinist_plan::ImageRef;
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    /// Returns the OS image of the plan, if that changes it.
-    fn planned_image(&self) -> Option<ImageRef> {
-        self.plan.planned()?.plan.os.as_ref()?.image.clone()
+    /// Returns the deployment of the plan, if that changes the operating system.
+    fn planned_deployment(&self) -> Option<DesiredDeployment> {
+        let update = self.plan.planned()?.plan.os.as_ref()?;
+        Some(DesiredDeployment::from(update.clone()))
     }
 
-    /// Returns whether the plan has an OS image that is not on the host. A host whose images cannot be listed has none.
-    pub(super) async fn is_image_missing(&self) -> bool {
-        let (Some(image), Some(provider)) = (self.planned_image(), self.os.clone()) else {
+    /// Returns whether the plan needs an OS image or packages that are not on the host. A host whose images cannot be
+    /// listed has none.
+    pub(super) async fn is_download_needed(&self) -> bool {
+        let (Some(wanted), Some(provider)) = (self.planned_deployment(), self.os.clone()) else {
             return false;
         };
-        match self.run_responsive(provider.fetched(&image)).await {
+        match self.run_responsive(provider.fetched(&wanted)).await {
             Ok(fetched) => fetched.is_none(),
             Err(error) => {
                 tracing::warn!(reason = %error.reason(), "{}", chain(&error));
@@ -31,15 +32,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Downloads the OS image of the plan. Returns `None` on a stop.
+    /// Downloads what the plan needs. Returns `None` on a stop.
     pub(super) async fn fetch(
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        let Some(image) = self.planned_image() else {
+        let Some(wanted) = self.planned_deployment() else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
-        let failure = match self.download(image, stop).await {
+        let failure = match self.download(&wanted, stop).await {
             DownloadEnd::Stopped => {
                 self.cancel_download().await;
                 return Ok(None);
@@ -86,14 +87,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Downloads an image until it is there, or until the desired config changes.
-    async fn download(&mut self, image: ImageRef, stop: &CancellationToken) -> DownloadEnd {
+    /// Downloads image and packages until they are there, or until the desired config changes.
+    async fn download(
+        &mut self,
+        wanted: &DesiredDeployment,
+        stop: &CancellationToken,
+    ) -> DownloadEnd {
         let provider = match self.provider() {
             Ok(provider) => provider,
             Err(failure) => return DownloadEnd::Failed(failure),
         };
-        tracing::info!("downloading the OS image {image}");
-        let download = provider.fetch(&image, STEP_TIMEOUT);
+        match &wanted.image {
+            Some(image) => tracing::info!("downloading the OS image {image}"),
+            None => tracing::info!("downloading packages of the operating system"),
+        }
+        let download = provider.fetch(wanted, STEP_TIMEOUT);
         tokio::pin!(download);
         let mut tick = tokio::time::interval(self.hooks.tick());
         loop {

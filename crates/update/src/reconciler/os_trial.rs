@@ -370,10 +370,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             trial.deployment
         );
         let wanted = DesiredDeployment::from(trial.update());
-        if let Some(image) = &wanted.image {
-            self.run_responsive(provider.fetch(image, STEP_TIMEOUT))
-                .await?;
-        }
+        self.run_responsive(provider.fetch(&wanted, STEP_TIMEOUT))
+            .await?;
         let staged = self.run_responsive(provider.stage(&wanted, STEP_TIMEOUT));
         let Some(staged) = staged.await? else {
             return Err(OsError::DeploymentMissing {

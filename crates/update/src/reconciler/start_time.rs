@@ -48,7 +48,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         &mut self,
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        if self.is_image_missing().await {
+        if self.is_download_needed().await {
             return Ok(Some(match self.is_approved().await? {
                 true => PhaseEvent::ImageMissing,
                 false => PhaseEvent::Withdrawn,

@@ -12,6 +12,9 @@ use machinist_rootfs::Root;
 const ENVIRONMENT_BLOCK: &str = "grubenv";
 const CUSTOM_CONFIG: &str = "custom.cfg";
 
+/// The mode of a file that did not exist.
+const NEW_FILE_MODE: u32 = 0o600;
+
 /// The texts of the files.
 pub(in crate::os) struct ChangedFiles {
     pub(in crate::os) block: EnvironmentBlock,
@@ -32,23 +35,35 @@ impl ChangedFiles {
         Ok(Self { block, custom })
     }
 
-    /// Writes the environment block.
-    pub(in crate::os) fn write_block(
-        &self,
+    /// The environment block with another content.
+    pub(in crate::os) fn new_block(
         root: &Root,
         block: &EnvironmentBlock,
-    ) -> Result<(), GrubError> {
-        let text = block.to_text().map_err(BootError::from)?;
+    ) -> Result<NewGrubFile, GrubError> {
         let file = in_grub_directory(root, ENVIRONMENT_BLOCK);
-        replace(root, &file, &text, 0o600)
+        let text = block.to_text().map_err(BootError::from)?;
+        Ok(NewGrubFile { file, text })
     }
 
-    /// Writes custom.cfg, if it differs.
-    pub(in crate::os) fn write_custom(&self, root: &Root, custom: &str) -> Result<(), GrubError> {
-        match custom == self.custom {
-            true => Ok(()),
-            false => replace(root, &in_grub_directory(root, CUSTOM_CONFIG), custom, 0o600),
-        }
+    /// custom.cfg with another content; `None` if it has that.
+    pub(in crate::os) fn new_custom(&self, root: &Root, custom: &str) -> Option<NewGrubFile> {
+        let differs = custom != self.custom;
+        differs.then(|| NewGrubFile {
+            file: in_grub_directory(root, CUSTOM_CONFIG),
+            text: custom.to_owned(),
+        })
+    }
+}
+
+/// A file of GRUB that is to be written.
+pub(in crate::os) struct NewGrubFile {
+    pub(in crate::os) file: String,
+    pub(in crate::os) text: String,
+}
+
+impl NewGrubFile {
+    pub(in crate::os) fn write(&self, root: &Root) -> Result<(), GrubError> {
+        replace(root, &self.file, &self.text, NEW_FILE_MODE)
     }
 }
 

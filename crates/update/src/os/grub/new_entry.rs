@@ -7,7 +7,7 @@ use super::{
     trial_entry::{self, with_block},
 };
 use crate::os::{
-    DesiredDeployment, KernelType, OsError, ProviderStep,
+    DesiredDeployment, OsError, ProviderStep,
     trial_arguments::{id_of, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::SimulatedGrub;
@@ -36,8 +36,8 @@ impl NewEntry {
         state: &GrubState,
         wanted: &DesiredDeployment,
     ) -> Result<Option<Self>, GrubError> {
-        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
-        if !is_default || wanted.kernel_type != KernelType::Default {
+        let has_packages = wanted.packages.as_ref().is_some_and(|all| !all.is_empty());
+        if wanted.image.is_some() || has_packages {
             return Err(GrubError::Unsupported);
         }
         let booted = state.booted();

@@ -80,8 +80,10 @@ pub(in crate::os) fn mounts(root: &Root) -> String {
 pub(in crate::os) struct Mount<'t> {
     /// Major and minor number.
     device: &'t str,
+    /// The mount point.
+    pub(in crate::os) point: &'t str,
     pub(in crate::os) fs_type: &'t str,
-    is_read_only: bool,
+    pub(in crate::os) is_read_only: bool,
 }
 
 /// Returns the mount of a path (proc_pid_mountinfo(5)): the last one on the longest mount point.
@@ -92,12 +94,14 @@ pub(in crate::os) fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'
         let mut fields = mount.split(' ').skip(2);
         let device = fields.next()?;
         // A mount point with an escaped blank cannot be above this path.
-        let top = AbsPath::new(fields.nth(1)?).ok()?;
+        let point = fields.nth(1)?;
+        let top = AbsPath::new(point).ok()?;
         let is_read_only = fields.next()?.split(',').any(|option| option == "ro");
         let fs_type = source.split(' ').next()?;
         let depth = top.components().count();
         let mount = Mount {
             device,
+            point,
             fs_type,
             is_read_only,
         };

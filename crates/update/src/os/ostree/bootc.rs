@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{OstreeProvider, error::OstreeError, images, staged::Staged};
+use super::{OstreeProvider, RpmOstree, error::OstreeError, images, staged::Staged};
 use crate::os::HostCommand;
 use machinist_plan::ImageRef;
 
@@ -20,7 +20,8 @@ const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --tran
                                test ! -e /run/ostree/staged-deployment || \
                                /usr/bin/ostree admin lock-finalization || code=1; exit $code";
 
-/// Names the image while a deployment that bootc has staged for machinist may be there.
+/// Exists while a deployment that bootc or rpm-ostree has staged for machinist may be there. Its first line names the
+/// image, if that is new; the second one has the added packages, if rpm-ostree was asked.
 pub(super) const SWITCHING: &str = "/run/machinist/os-switch";
 
 /// A deployment that bootc has staged.
@@ -30,7 +31,7 @@ pub(super) struct SwitchedDeployment {
     pub(super) origin: String,
 }
 
-impl<C: HostCommand> OstreeProvider<C> {
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Lets bootc stage an image, locked.
     pub(super) async fn switch(
         &self,
@@ -55,14 +56,7 @@ impl<C: HostCommand> OstreeProvider<C> {
         switched.await.map_err(OstreeError::Switch)?;
         let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
         let origin = images::origin_of(&self.root, stateroot, &staged.id)?;
-        match images::of_deployment(&self.root, stateroot, &staged.id).0 {
-            Some(found) if found.digest() == image.digest() => {
-                Ok(SwitchedDeployment { staged, origin })
-            }
-            found => Err(OstreeError::OtherImage {
-                found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
-                wanted: name,
-            }),
-        }
+        images::check_image(&self.root, stateroot, &staged.id, Some(image))?;
+        Ok(SwitchedDeployment { staged, origin })
     }
 }

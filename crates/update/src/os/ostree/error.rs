@@ -50,8 +50,28 @@ pub(super) enum OstreeError {
     NoCustomConfig,
     #[error("the deployment would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },
-    #[error("only the image and kernel arguments can be changed on this host")]
+    #[error("there is no rpm-ostree, which adds packages")]
     Unsupported,
+    #[error("rpm-ostree failed")]
+    Layering {
+        is_final: bool,
+        #[source]
+        source: BackgroundError,
+    },
+    #[error("rpm-ostree has staged the packages {found} instead of {wanted}")]
+    OtherPackages { found: String, wanted: String },
+    #[error("cannot write {file} on a file system that is mounted read-only")]
+    Write {
+        file: String,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    #[error("ostree refs {command} failed")]
+    Reference {
+        command: &'static str,
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     #[error("the image {0} is not in the repository of libostree")]
     NotFetched(ImageRef),
     #[error("{0:?} is not a commit of libostree")]
@@ -71,8 +91,8 @@ pub(super) enum OstreeError {
     #[error("bootc switch failed, or ostree admin lock-finalization after it")]
     Switch(#[source] BackgroundError),
     #[error(
-        "the deployment {0} has packages or overrides of rpm-ostree, which an image from bootc would lose: remove them \
-         with rpm-ostree reset"
+        "the deployment {0} has packages or overrides of rpm-ostree, which is not installed, so that a new image would \
+         lose them"
     )]
     LocalPackages(DeploymentId),
     #[error("bootc has staged the image {found} instead of {wanted}")]
@@ -89,12 +109,15 @@ impl OstreeError {
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Grub(error) => error.is_retryable(),
+            Self::Layering { is_final, .. } => !*is_final,
             // Another program may hold OSTree's lock or write entries, and an administrator removes what is in the way.
             Self::Root(_)
             | Self::Boot(_)
             | Self::NoEntry(_)
             | Self::NotFetched(_)
             | Self::Container { .. }
+            | Self::Reference { .. }
+            | Self::Write { .. }
             | Self::Switch(_)
             | Self::Stop(_)
             | Self::ForeignStaged(_)

@@ -3,7 +3,8 @@
 use std::{error::Error, time::Duration};
 
 use super::{
-    MENU_TIMEOUT, OSTREE, OstreeProvider,
+    MENU_TIMEOUT, OSTREE, OstreeProvider, RpmOstree,
+    commit_image::REPOSITORY,
     error::OstreeError,
     fetched_images::{record, recorded},
     images,
@@ -70,7 +71,7 @@ impl DownloadFailure {
     }
 }
 
-impl<C: HostCommand> OstreeProvider<C> {
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Downloads an image, unless it is complete in the repository.
     pub(super) async fn download(
         &self,
@@ -90,7 +91,7 @@ impl<C: HostCommand> OstreeProvider<C> {
             "image",
             "pull",
             "--quiet",
-            images::REPOSITORY,
+            REPOSITORY,
             &reference,
         ];
         if let Err(error) = self.run_in_background(OSTREE, &pull, limit).await {
@@ -160,7 +161,7 @@ impl<C: HostCommand> OstreeProvider<C> {
     }
 
     /// Complete layers stay for the next attempt, unless that would fail too.
-    async fn download_error(
+    pub(super) async fn download_error(
         &self,
         image: &ImageRef,
         error: BackgroundError,
@@ -205,11 +206,13 @@ impl<C: HostCommand> OstreeProvider<C> {
         for image in &recorded {
             let commit = images::commit_of_image(&self.root, image)?;
             match commit {
-                Some(commit) if state.has_commit(&commit) => used.push(image.clone()),
+                Some(commit) if state.has_commit(&commit) || state.has_image(image) => {
+                    used.push(image.clone());
+                }
                 _ if needed == Some(image) => used.push(image.clone()),
                 Some(_) => {
                     let image = images::stored(image);
-                    self.container("remove", &["--repo", images::REPOSITORY, &image])
+                    self.container("remove", &["--repo", REPOSITORY, &image])
                         .await?;
                 }
                 None => {}
@@ -224,7 +227,7 @@ impl<C: HostCommand> OstreeProvider<C> {
 
     /// Removes layers that no image has, and then their objects.
     async fn remove_layers(&self) -> Result<(), OstreeError> {
-        let arguments = ["--repo", images::REPOSITORY];
+        let arguments = ["--repo", REPOSITORY];
         self.container("prune-layers", &arguments).await?;
         self.admin("cleanup", &[], MENU_TIMEOUT).await
     }

@@ -1,111 +1,24 @@
 //! The container images in libostree's repository, and the images from which deployments were made.
 //!
 //! The extension of libostree for container images writes a reference once an image is complete. It selects a commit of
-//! all layers, whose metadata has the digest of the image's manifest and the image's configuration. The origin of a
-//! deployment names the image.
+//! all layers. The origin of a deployment names the image.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::fmt::Write as _;
 
-use serde::Deserialize;
-
-use super::{booted_deployment::booted_deployment, error::OstreeError};
+use super::{
+    booted_deployment::booted_deployment, commit_image::CommitImage, error::OstreeError,
+    layered_packages::LayeredPackages, own_packages::own_packages,
+};
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::{ImageRef, OsFacts};
 use machinist_rootfs::{Root, RootError};
-use zgvariant::{
-    NATIVE_ENDIAN, OwnedVariant,
-    serialized::{Context, Data},
-};
-
-/// The repository.
-pub(super) const REPOSITORY: &str = "/ostree/repo";
 
 /// Where the extension keeps the references of images.
 const IMAGE_REFERENCES: &str = "/ostree/repo/refs/heads/ostree/container/image";
 
-/// The digest of the manifest, in the metadata of a commit.
-const MANIFEST_DIGEST: &str = "ostree.manifest-digest";
-
-/// The configuration of the image, in the metadata of a commit.
-const IMAGE_CONFIG: &str = "ostree.container.image-config";
-
-/// The version of a commit that was not made from an image.
-const VERSION: &str = "version";
-
-/// The labels that have the version of an image, in the order in which the extension reads them.
-const VERSION_LABELS: [&str; 2] = ["org.opencontainers.image.version", VERSION];
-
-/// Maximum length of a commit. It has the manifest and the configuration of the image, of which the OCI specification
-/// recommends at most 4 MiB each.
-const MAX_COMMIT_BYTES: u64 = 16 << 20;
-
 /// Maximum length of an origin or a reference.
 const MAX_ORIGIN_BYTES: u64 = 1 << 20;
-
-/// The parts of a commit (`OSTREE_COMMIT_GVARIANT_FORMAT`), of which the first is its metadata.
-type Commit = (
-    HashMap<String, OwnedVariant>,
-    Vec<u8>,
-    Vec<(String, Vec<u8>)>,
-    String,
-    String,
-    u64,
-    Vec<u8>,
-    Vec<u8>,
-);
-
-/// The image of a commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct CommitImage {
-    /// The digest of the manifest; `None` if the commit was not made from an image.
-    digest: Option<String>,
-    pub(super) version: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ImageConfig {
-    config: Option<ContainerConfig>,
-}
-
-#[derive(Deserialize)]
-struct ContainerConfig {
-    #[serde(rename = "Labels")]
-    labels: Option<HashMap<String, String>>,
-}
-
-impl CommitImage {
-    fn read(root: &Root, commit: &str) -> Result<Self, OstreeError> {
-        let missing = || OstreeError::Commit(commit.to_owned());
-        let (directory, file) = commit.split_at_checked(2).ok_or_else(missing)?;
-        let path = format!("{REPOSITORY}/objects/{directory}/{file}.commit");
-        let path = AbsPath::new(&path).map_err(|_| missing())?;
-        let bytes = root.read(&path, MAX_COMMIT_BYTES)?;
-        let image = Self::parse(&bytes);
-        image.map_err(|error| OstreeError::CommitUnreadable(commit.to_owned(), error.to_string()))
-    }
-
-    fn parse(commit: &[u8]) -> zgvariant::Result<Self> {
-        let data = Data::new(commit, Context::new(NATIVE_ENDIAN, 0));
-        let (commit, _) = data.deserialize::<Commit>()?;
-        let mut metadata = commit.0;
-        let mut text = |name: &str| metadata.remove(name)?.try_into().ok();
-        let digest: Option<String> = text(MANIFEST_DIGEST);
-        let config: Option<String> = text(IMAGE_CONFIG);
-        let version = text(VERSION);
-        Ok(Self {
-            digest,
-            version: config.and_then(|config| image_version(&config)).or(version),
-        })
-    }
-}
-
-fn image_version(config: &str) -> Option<String> {
-    let config: ImageConfig = serde_json::from_str(config).ok()?;
-    let labels = config.config?.labels?;
-    let version = VERSION_LABELS.iter().find_map(|label| labels.get(*label));
-    version.cloned()
-}
 
 /// The commit of a deployment, whose identifier is `COMMIT.SERIAL`.
 pub(super) fn commit_of(deployment: &DeploymentId) -> &str {
@@ -144,11 +57,33 @@ pub(super) fn origin_of(
     Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
 }
 
-/// Whether rpm-ostree has added packages to a deployment, or replaced some. bootc refuses to change such a host.
-pub(super) fn has_local_packages(root: &Root, stateroot: &str, deployment: &DeploymentId) -> bool {
+/// The packages that rpm-ostree has added to a deployment.
+pub(super) fn packages_of(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+) -> LayeredPackages {
     let origin = origin_of(root, stateroot, deployment).unwrap_or_default();
-    let mut lines = origin.lines().map(str::trim);
-    lines.any(|line| ["[packages]", "[overrides]", "[modules]"].contains(&line))
+    LayeredPackages::of_origin(&origin)
+}
+
+/// Checks the image of a deployment that another program has staged.
+pub(super) fn check_image(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+    wanted: Option<&ImageRef>,
+) -> Result<(), OstreeError> {
+    let Some(wanted) = wanted else {
+        return Ok(());
+    };
+    match of_deployment(root, stateroot, deployment).0 {
+        Some(found) if found.digest() == wanted.digest() => Ok(()),
+        found => Err(OstreeError::OtherImage {
+            found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
+            wanted: wanted.to_string(),
+        }),
+    }
 }
 
 /// The file of a deployment's origin.
@@ -238,14 +173,20 @@ pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
     let mounts = mounts(root);
     let booted = booted_deployment(&mounts);
     let booted = booted.map(|(stateroot, name)| (stateroot, DeploymentId::new(name)));
+    let packages = booted.as_ref();
+    let packages = packages.map(|(stateroot, id)| packages_of(root, stateroot, id));
     let booted = booted.map(|(stateroot, id)| of_deployment(root, stateroot, &id));
     let (image, version) = booted.unwrap_or_default();
+    let own = own_packages(root).unwrap_or_default();
+    let own_extensions = packages.as_ref().map(|all| all.own_extensions(&own));
     let desired = desired.and_then(|image| ImageRef::parse(image).ok());
     let fetched = desired.and_then(|image| fetched(root, &image).ok().flatten());
     OsFacts {
         image: image.map(|image| image.to_string()),
         version,
         offered: fetched.and_then(|fetched| fetched.version),
+        extensions: packages.map(|all| all.extensions()),
+        own_extensions: own_extensions.unwrap_or_default(),
         ..OsFacts::default()
     }
 }

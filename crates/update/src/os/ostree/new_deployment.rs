@@ -4,13 +4,15 @@ use super::{
     boot_entries::{MenuSource, kernel_arguments},
     error::OstreeError,
     images,
+    package_update::{PackageUpdate, RPM_OSTREE},
     staged::Staged,
     state::OstreeState,
     trial_block::{self, custom_config},
 };
 use crate::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, KernelType, OsError, ProviderStep,
+    DeploymentId, DesiredDeployment, KernelArguments, OsError, ProviderStep,
     grub::{GrubError, HostFiles},
+    host_detection::is_there,
     trial_arguments::{id_of, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
@@ -28,6 +30,8 @@ pub(super) struct NewDeployment {
     pub(super) image: Option<ImageRef>,
     /// Its commit; `None` if the image must be fetched first.
     pub(super) commit: Option<String>,
+    /// Its packages, if rpm-ostree must make the commit.
+    pub(super) packages: Option<PackageUpdate>,
     arguments: TrialArguments,
 }
 
@@ -105,7 +109,8 @@ impl NewDeployment {
         state: &OstreeState,
         wanted: &DesiredDeployment,
     ) -> Result<Option<Self>, OstreeError> {
-        if !wanted.extensions.is_empty() || wanted.kernel_type != KernelType::Default {
+        let has_packages = wanted.packages.as_ref().is_some_and(|all| !all.is_empty());
+        if has_packages && !is_there(root, RPM_OSTREE) {
             return Err(OstreeError::Unsupported);
         }
         state.refuse_foreign()?;
@@ -120,10 +125,13 @@ impl NewDeployment {
             booted.is_some_and(|booted| booted.digest() == image.digest())
         };
         let image = wanted.image.as_ref().filter(|image| !has_image(image));
-        if image.is_none() && arguments.own == booted.kernel_arguments {
+        let layered = state.packages_of(&booted.id);
+        let packages = PackageUpdate::of(root, &layered, wanted.packages.as_ref(), image)?;
+        let is_same_tree = image.is_none() && packages.is_none();
+        if is_same_tree && arguments.own == booted.kernel_arguments {
             return Ok(None);
         }
-        if image.is_some() && images::has_local_packages(root, &state.stateroot, &booted.id) {
+        if image.is_some() && packages.is_none() && !layered.is_empty() {
             return Err(OstreeError::LocalPackages(booted.id));
         }
         let commit = match image {
@@ -133,17 +141,29 @@ impl NewDeployment {
         let custom = custom_config(&state.files.custom, true);
         trial_block::check(&HostFiles::new(root), &state.files.block, &custom)?;
         let same = state.own_staged().filter(|staged| {
-            staged.is_trial()
-                && without_trial(&staged.arguments).0 == arguments.own
-                && Some(images::commit_of(&staged.id)) == commit.as_deref()
+            let has_tree = match &packages {
+                None => Some(images::commit_of(&staged.id)) == commit.as_deref(),
+                Some(update) => {
+                    let image = wanted.image.as_ref().or(booted.image.as_ref());
+                    state.packages_of(&staged.id).is_same(&update.result)
+                        && state.has_digest(&staged.id, image)
+                }
+            };
+            has_tree && staged.is_trial() && without_trial(&staged.arguments).0 == arguments.own
         });
         Ok(Some(Self {
             staged: same.map(|staged| staged.id.clone()),
             custom,
             image: image.cloned(),
             commit,
+            packages,
             arguments,
         }))
+    }
+
+    /// Whether the kernel arguments differ from those of the running deployment.
+    pub(super) fn has_other_arguments(&self, state: &OstreeState) -> bool {
+        self.arguments.own != state.booted().kernel_arguments
     }
 
     /// The deployment with changes to these arguments instead of those of the running one. Arguments that they have

@@ -1,6 +1,6 @@
 //! Checks what can be changed on this host, and whether a deployment can be tried.
 
-use super::{OSTREE, state::OstreeState};
+use super::{OSTREE, package_update::RPM_OSTREE, read_only_boot::UNSHARE, state::OstreeState};
 use crate::os::{
     grub::loader_obstacle,
     host_detection::{host_kind, is_there},
@@ -21,9 +21,12 @@ const EXTENSION: &str = "/usr/libexec/libostree/ext/ostree-container";
 
 /// What the provider can change on the host below `root`.
 pub(in crate::os) fn capabilities(root: &Root) -> OsCapabilities {
+    let has_rpm_ostree = is_there(root, RPM_OSTREE);
     OsCapabilities {
         image: is_there(root, EXTENSION),
         kernel_arguments: true,
+        kernel_type: has_rpm_ostree,
+        extensions: has_rpm_ostree,
         ..OsCapabilities::without_provider(host_kind(root))
     }
 }
@@ -36,8 +39,10 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if !parts.any(|part| part == REQUIRED_FUNCTION) {
         return Some(ProviderObstacle::OldOstree);
     }
-    if let Some(obstacle) = loader_obstacle(root) {
-        return Some(obstacle);
+    match loader_obstacle(root) {
+        Some(ProviderObstacle::GrubReadOnly) if is_there(root, UNSHARE) => {}
+        None => {}
+        obstacle => return obstacle,
     }
     let state = OstreeState::read(root);
     state.is_err().then_some(ProviderObstacle::OtherMenu)

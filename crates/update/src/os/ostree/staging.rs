@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    MENU_TIMEOUT, OstreeProvider,
+    MENU_TIMEOUT, OstreeProvider, RpmOstree,
     bootc::SWITCHING,
     error::OstreeError,
     images,
@@ -19,7 +19,7 @@ use crate::os::{
 };
 use machinist_plan::HostKind;
 
-impl<C: HostCommand> OstreeProvider<C> {
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Stages the deployment, locked. Returns `None` if the machine runs on such a deployment already.
     pub(super) async fn stage_deployment(
         &self,
@@ -40,8 +40,11 @@ impl<C: HostCommand> OstreeProvider<C> {
         if prepared.is_err() {
             self.remove_switched().await?;
         }
-        let (new, origin) = prepared?;
-        ChangedFiles::read(&self.root)?.write_custom(&self.root, &new.custom)?;
+        let Some((new, origin)) = prepared? else {
+            return Ok(None);
+        };
+        self.write_custom(&ChangedFiles::read(&self.root)?, &new.custom)
+            .await?;
         let command = new.command(&state.stateroot, &origin)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
         self.admin("deploy", &arguments, limit).await?;
@@ -53,21 +56,26 @@ impl<C: HostCommand> OstreeProvider<C> {
         Ok(Some(staged.id))
     }
 
-    /// Returns the deployment with its final commit and arguments, and the file of its origin.
+    /// Returns the deployment with its final commit and arguments, and the file of its origin; `None` if it is equal to
+    /// the running one.
     async fn prepare_image(
         &self,
         state: &OstreeState,
         new: NewDeployment,
         wanted: &DesiredDeployment,
         limit: Duration,
-    ) -> Result<(NewDeployment, String), OstreeError> {
+    ) -> Result<Option<(NewDeployment, String)>, OstreeError> {
+        if let Some(update) = new.packages.clone() {
+            let prepared = self.prepare_packages(state, new, &update, wanted, limit);
+            return prepared.await;
+        }
         let Some(image) = new.image.clone() else {
             let booted = &state.entries[state.booted].id;
-            return Ok((new, images::origin_file(&state.stateroot, booted)));
+            return Ok(Some((new, images::origin_file(&state.stateroot, booted))));
         };
         if self.host != HostKind::Bootc {
             let origin = self.write_origin(&images::origin(&image))?;
-            return Ok((new, origin.to_owned()));
+            return Ok(Some((new, origin.to_owned())));
         }
         let switched = self.switch(&image, &state.stateroot, limit).await?;
         let base = &switched.staged.arguments;
@@ -75,10 +83,10 @@ impl<C: HostCommand> OstreeProvider<C> {
         new.commit = Some(images::commit_of(&switched.staged.id).to_owned());
         let origin = self.write_origin(&switched.origin)?;
         self.remove_switched().await?;
-        Ok((new, origin.to_owned()))
+        Ok(Some((new, origin.to_owned())))
     }
 
-    /// Removes a deployment that bootc has staged for machinist.
+    /// Removes a deployment that bootc or rpm-ostree has staged for machinist.
     pub(super) async fn remove_switched(&self) -> Result<(), OstreeError> {
         if !is_there(&self.root, SWITCHING) {
             return Ok(());
@@ -102,7 +110,7 @@ impl<C: HostCommand> OstreeProvider<C> {
             );
         }
         self.create_marker(NOT_FINALIZED)?;
-        self.set_trial(state, TrialState::Unlocked)?;
+        self.set_trial(state, TrialState::Unlocked).await?;
         match state.own_staged().is_some_and(|staged| staged.is_locked) {
             true => {
                 self.admin("lock-finalization", &["--unlock"], MENU_TIMEOUT)

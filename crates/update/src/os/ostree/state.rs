@@ -8,6 +8,7 @@ use super::{
     booted_deployment::booted_deployment,
     error::OstreeError,
     images,
+    layered_packages::LayeredPackages,
     staged::Staged,
     trial_block::{self, NOT_FINALIZED, NOT_REMOVED, TrialState},
 };
@@ -39,12 +40,14 @@ pub(super) struct OstreeState {
     /// The trial is not in the menu.
     is_not_finalized: bool,
     is_not_removed: bool,
-    /// bootc has staged this deployment for machinist, or is doing so.
+    /// bootc or rpm-ostree has staged this deployment for machinist.
     switched: Option<DeploymentId>,
     /// The running kernel was started for a trial.
     is_trial_running: bool,
     /// The images of the deployments, and their versions.
     images: BTreeMap<DeploymentId, (Option<ImageRef>, Option<String>)>,
+    /// The packages that rpm-ostree has added to each.
+    packages: BTreeMap<DeploymentId, LayeredPackages>,
 }
 
 impl OstreeState {
@@ -66,11 +69,18 @@ impl OstreeState {
         let switched = switched_deployment(root, stateroot, staged.as_ref())?;
         let ids = entries.iter().map(|entry| &entry.id);
         let ids = ids.chain(staged.iter().map(|staged| &staged.id));
-        let images = ids.map(|id| (id.clone(), images::of_deployment(root, stateroot, id)));
+        let ids: Vec<&DeploymentId> = ids.collect();
+        let packages_of = |id: &DeploymentId| images::packages_of(root, stateroot, id);
+        let packages = ids.iter().map(|id| ((*id).clone(), packages_of(id)));
+        let packages = packages.collect();
+        let images = ids
+            .into_iter()
+            .map(|id| (id.clone(), images::of_deployment(root, stateroot, id)));
         Ok(Self {
             booted: booted.ok_or_else(|| missing(name))?,
             selected: selected.ok_or_else(|| missing(&next.to_string()))?,
             images: images.collect(),
+            packages,
             staged,
             stateroot: stateroot.to_owned(),
             is_not_finalized: is_there(root, NOT_FINALIZED),
@@ -86,9 +96,12 @@ impl OstreeState {
     fn deployment(&self, id: &DeploymentId, arguments: &KernelCommandLine) -> Deployment {
         let (arguments, _) = without_trial(arguments);
         let (image, version) = self.images.get(id).cloned().unwrap_or_default();
+        let packages = self.packages_of(id);
         Deployment {
             image,
             version,
+            kernel_type: packages.kernel_type(),
+            extensions: packages.extensions(),
             ..Deployment::of_arguments(id.as_str(), arguments)
         }
     }
@@ -105,6 +118,28 @@ impl OstreeState {
     pub(super) fn has_commit(&self, commit: &str) -> bool {
         let mut deployments = self.images.keys();
         deployments.any(|id| images::commit_of(id) == commit)
+    }
+
+    /// Whether a deployment has this image, or one with the same content; `None` is a tree of no image.
+    pub(super) fn has_digest(&self, id: &DeploymentId, image: Option<&ImageRef>) -> bool {
+        let found = self.images.get(id).and_then(|(image, _)| image.as_ref());
+        found.map(ImageRef::digest) == image.map(ImageRef::digest)
+    }
+
+    /// Whether a deployment, staged or finalized, was made from this image.
+    pub(super) fn has_image(&self, image: &ImageRef) -> bool {
+        let mut deployments = self.images.keys();
+        deployments.any(|id| self.has_digest(id, Some(image)))
+    }
+
+    /// The packages that rpm-ostree has added to a deployment.
+    pub(super) fn packages_of(&self, id: &DeploymentId) -> LayeredPackages {
+        self.packages.get(id).cloned().unwrap_or_default()
+    }
+
+    /// Those of all deployments.
+    pub(super) fn packages(&self) -> impl Iterator<Item = &LayeredPackages> {
+        self.packages.values()
     }
 
     /// Whether the first deployment of the menu has the arguments of a trial.
@@ -220,7 +255,7 @@ impl OstreeState {
     }
 }
 
-/// The staged deployment, if it has the image that bootc was asked to stage. The file may be older than the deployment of
+/// The staged deployment, if it has what bootc or rpm-ostree was asked to stage. The file may be older than the deployment of
 /// an administrator.
 fn switched_deployment(
     root: &Root,
@@ -230,14 +265,20 @@ fn switched_deployment(
     let (Some(staged), Ok(path)) = (staged, AbsPath::new(SWITCHING)) else {
         return Ok(None);
     };
-    let wanted = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
+    let text = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
         Err(error) if error.is_not_found() => return Ok(None),
-        text => ImageRef::parse(&text?).ok(),
+        text => text?,
     };
-    let (image, _) = images::of_deployment(root, stateroot, &staged.id);
-    let has_image = image.zip(wanted);
-    let is_switched = has_image.is_some_and(|(image, wanted)| image.digest() == wanted.digest());
-    Ok(is_switched.then(|| staged.id.clone()))
+    let mut lines = text.lines();
+    let image = lines.next().and_then(|line| ImageRef::parse(line).ok());
+    let packages = lines.next();
+    if image.is_none() && packages.is_none() {
+        return Ok(None);
+    }
+    let has_image = images::check_image(root, stateroot, &staged.id, image.as_ref()).is_ok();
+    let found = images::packages_of(root, stateroot, &staged.id).requested;
+    let has_packages = packages.is_none_or(|line| found.iter().eq(line.split_whitespace()));
+    Ok((has_image && has_packages).then(|| staged.id.clone()))
 }
 
 fn is_trial_running(root: &Root) -> Result<bool, OstreeError> {

@@ -6,7 +6,7 @@ use super::{
     state::{SystemdBootState, TRIAL_FILE},
 };
 use crate::os::{
-    DesiredDeployment, KernelType, OsError, ProviderStep,
+    DesiredDeployment, OsError, ProviderStep,
     kept_arguments::{KeptArguments, joined},
     trial_arguments::{id_of, with_trial},
 };
@@ -86,8 +86,8 @@ impl NewEntry {
         state: &SystemdBootState,
         wanted: &DesiredDeployment,
     ) -> Result<Option<Self>, SystemdBootError> {
-        let is_default = wanted.image.is_none() && wanted.extensions.is_empty();
-        if !is_default || wanted.kernel_type != KernelType::Default {
+        let has_packages = wanted.packages.as_ref().is_some_and(|all| !all.is_empty());
+        if wanted.image.is_some() || has_packages {
             return Err(SystemdBootError::Unsupported);
         }
         let arguments = state.desired(wanted);

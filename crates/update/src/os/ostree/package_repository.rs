@@ -1,0 +1,116 @@
+//! The repository of an image with the packages of extensions, on the disk of the host.
+
+use std::time::Duration;
+
+use super::{OstreeProvider, RpmOstree};
+use crate::os::{HostCommand, OsError};
+use machinist_base::abs_path::AbsPath;
+use machinist_plan::ImageRef;
+use machinist_rootfs::{Root, RootError};
+
+pub(super) const SHELL: &str = "/bin/sh";
+
+/// Where the repositories of images are, each in a directory that the digest of its image names.
+const REPOSITORIES: &str = "/var/lib/machinist/os-extensions";
+
+/// Selects the repository for rpm-ostree, while a transaction needs it.
+const REPOSITORY_FILE: &str = "/etc/yum.repos.d/machinist-os-extensions.repo";
+
+/// Copies the repository of the image `$1` to the directory `$2`, and removes other repositories. The image stays only if
+/// it was there before. podman enforces containers-policy.json(5).
+const EXTRACT: &str = r#"set -e
+auth=/etc/ostree/auth.json
+test -e "$auth" && set -- "$1" "$2" --authfile "$auth"
+image=$1 directory=$2
+shift 2
+podman image exists "$image" && had=1 || had=
+test -n "$had" || podman pull --quiet "$@" "$image" >/dev/null
+container=$(podman create --network=none "$image" true)
+clean() {
+  podman rm --force "$container" >/dev/null || :
+  test -n "$had" || podman rmi "$image" >/dev/null || :
+}
+trap clean EXIT
+rm -rf "${directory%/*}"
+mkdir -p "$directory.new"
+podman cp "$container:/usr/share/rpm-ostree/extensions/." "$directory.new"
+sync -f "$directory.new"
+mv "$directory.new" "$directory"
+"#;
+
+fn directory(image: &ImageRef) -> Option<AbsPath> {
+    let digest = image.digest().to_string();
+    let (_, hex) = digest.split_once(':')?;
+    AbsPath::new(format!("{REPOSITORIES}/{hex}")).ok()
+}
+
+/// Whether the repository of an image is complete on the disk.
+pub(super) fn is_extracted(root: &Root, image: &ImageRef) -> bool {
+    directory(image).is_some_and(|path| matches!(root.stat(&path), Ok(Some(_))))
+}
+
+/// Whether the repository of an image has a package; false if the repository is not on the disk.
+pub(super) fn has_package(root: &Root, image: Option<&ImageRef>, name: &str) -> bool {
+    let Some(directory) = image.and_then(directory) else {
+        return false;
+    };
+    let prefix = format!("{name}-");
+    let files = root.list(&directory).unwrap_or_default();
+    files.iter().any(|file| file.name.starts_with(&prefix))
+}
+
+/// Selects the repository of an image, or none, for the next transaction of rpm-ostree.
+pub(super) fn select(root: &Root, image: Option<&ImageRef>) -> Result<(), RootError> {
+    let Ok(file) = AbsPath::new(REPOSITORY_FILE) else {
+        return Ok(());
+    };
+    let Some(directory) = image.and_then(directory) else {
+        return match root.stat(&file)? {
+            Some(_) => root.remove_file(&file),
+            None => Ok(()),
+        };
+    };
+    // The digest of the image covers the packages.
+    let text = format!(
+        "# Written by machinist while rpm-ostree adds packages.\n\
+         [machinist-os-extensions]\n\
+         name=OS extensions\n\
+         baseurl=file://{directory}\n\
+         gpgcheck=0\n\
+         metadata_expire=1\n\
+         skip_if_unavailable=0\n"
+    );
+    root.replace(&file, text.as_bytes(), 0o644)
+}
+
+/// Removes all repositories.
+pub(super) fn remove_all(root: &Root) -> Result<(), RootError> {
+    select(root, None)?;
+    let Ok(directory) = AbsPath::new(REPOSITORIES) else {
+        return Ok(());
+    };
+    match root.stat(&directory)? {
+        Some(_) => root.remove_tree(&directory),
+        None => Ok(()),
+    }
+}
+
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
+    /// Copies the repository of an image to the disk, unless it is there.
+    pub(super) async fn extract_repository(
+        &self,
+        image: &ImageRef,
+        limit: Duration,
+    ) -> Result<(), OsError> {
+        let Some(directory) = directory(image).filter(|_| !is_extracted(&self.root, image)) else {
+            return Ok(());
+        };
+        let (name, directory) = (image.to_string(), directory.to_string());
+        let arguments = ["-c", EXTRACT, "sh", &name, &directory];
+        let extracted = self.run_in_background(SHELL, &arguments, limit).await;
+        match extracted {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.download_error(image, error, limit).await),
+        }
+    }
+}
