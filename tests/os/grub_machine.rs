@@ -15,7 +15,7 @@ use std::{
 
 use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub};
 use machinist_rootfs::Root;
-use machinist_update::os::{BackgroundError, GrubProvider, HostCommand, ProviderStep};
+use machinist_update::os::{BackgroundError, GrubProvider, HostCommand, OutputFiles, ProviderStep};
 
 /// The parts of a generated grub.cfg; `@ARGUMENTS@` is replaced by the arguments.
 const CONFIG: &str = r#"if [ -s $prefix/grubenv ]; then
@@ -369,7 +369,7 @@ impl HostCommand for Programs {
         program: &str,
         _arguments: &[&str],
         _limit: Duration,
-        _error_file: &str,
+        _files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         panic!("this host downloads nothing: {program}")
     }

@@ -12,8 +12,8 @@ use std::{
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
 use machinist_plan::ImageRef;
 use machinist_update::os::{
-    BackgroundError, HostCommand, OstreeProvider, PackageChange, ProviderStep, RpmOstree,
-    TransactionKind,
+    BackgroundError, HostCommand, OstreeProvider, OutputFiles, PackageChange, ProviderStep,
+    RpmOstree, TransactionKind,
 };
 
 use super::{
@@ -360,9 +360,13 @@ impl HostCommand for OstreeProgram {
         program: &str,
         arguments: &[&str],
         limit: Duration,
-        error_file: &str,
+        files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         self.registry.set_running(true);
+        if program == OSTREE {
+            let needed = "layers already present: 2; layers needed: 4 (1.2\u{a0}GB)\n";
+            self.files.write(files.output, needed);
+        }
         let delay = self.delay(limit).await;
         delay.map_err(|_| BackgroundError::TimedOut)?;
         self.registry.set_running(false);
@@ -380,11 +384,16 @@ impl HostCommand for OstreeProgram {
         };
         if let Err(error) = &done {
             self.files.write(
-                error_file,
+                files.errors,
                 format!("Error: Pulling\n\nCaused by:\n    {error}\n"),
             );
         }
         done.map_err(|error| BackgroundError::Failed(error.into()))
+    }
+
+    async fn received_bytes(&self, program: &str) -> Option<u64> {
+        assert_eq!(program, OSTREE);
+        Some(300 << 20)
     }
 
     async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -16,7 +16,9 @@ use machinist_boot_loader::systemd_boot::{
     LoaderFiles, LoaderVariables, MenuEntry, SimulatedSystemdBoot,
 };
 use machinist_rootfs::Root;
-use machinist_update::os::{BackgroundError, HostCommand, ProviderStep, SystemdBootProvider};
+use machinist_update::os::{
+    BackgroundError, HostCommand, OutputFiles, ProviderStep, SystemdBootProvider,
+};
 
 /// The arguments of the machine before the first step.
 pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
@@ -273,7 +275,7 @@ impl HostCommand for Bootctl {
         program: &str,
         _arguments: &[&str],
         _limit: Duration,
-        _error_file: &str,
+        _files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         panic!("this host downloads nothing: {program}")
     }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use machinist_base::reason::Reason;
 use machinist_plan::ImageRef;
 use machinist_testkit::sandbox::{Written, config};
-use machinist_update::{os::ProviderStep, phase::Phase};
+use machinist_update::{
+    os::{FetchProgress, ProviderStep},
+    phase::Phase,
+};
 
 use crate::{
     os::{
@@ -50,8 +53,27 @@ async fn an_image_is_downloaded_before_the_update_and_tried_by_one_boot() {
     let first = with_image("one", &one);
     let agent = host.agent(&first);
     let mut reports = agent.reports.clone();
-    let fetching = reports.wait_for(|report| report.phase == Phase::Fetching);
-    fetching.await.unwrap();
+    let fetching = reports.wait_for(|report| report.download.is_some());
+    let report = fetching.await.unwrap().clone();
+    assert_eq!(report.phase, Phase::Fetching);
+    let expected = FetchProgress {
+        received_bytes: Some(300 << 20),
+        layers: 0,
+        needed_layers: Some(4),
+        needed_size: Some("1.2 GB".to_owned()),
+    };
+    assert_eq!(report.download, Some(expected));
+    // A layer is complete.
+    let layers = host
+        .sandbox
+        .path("/ostree/repo/refs/heads/ostree/container/blob");
+    std::fs::create_dir_all(&layers).unwrap();
+    std::fs::write(layers.join("sha256_3A_ab"), "").unwrap();
+    let next = reports.wait_for(|report| {
+        let download = report.download.as_ref();
+        download.is_some_and(|download| download.layers == 1)
+    });
+    drop(next.await.unwrap());
     assert!(!host.sandbox.path("/etc/example.conf").exists());
     // Another process starts it again.
     agent.stop().await;

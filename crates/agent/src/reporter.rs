@@ -19,13 +19,14 @@ use machinist_status::readiness::{
     RebootFacts,
 };
 use machinist_status::{
-    ActionStatus, Blocker, ConfigStatus, DriftStatus, FailureStatus, PhaseStatus, PinStatus,
-    ResourceStatus, Status, UpdateOutcomeStatus, UpdateStatus, VendorStatus, in_short,
+    ActionStatus, Blocker, ConfigStatus, DownloadStatus, DriftStatus, FailureStatus, PhaseStatus,
+    PinStatus, ResourceStatus, Status, UpdateOutcomeStatus, UpdateStatus, VendorStatus, in_short,
     metrics::Metrics,
     settings::{AgentRole, DriftPolicy, Settings},
 };
 use machinist_update::{
     journal::{self, UpdateRecord},
+    os::FetchProgress,
     reconciler::{DesiredConfig, UpdateReport},
 };
 
@@ -195,6 +196,7 @@ fn compose(from: &ReporterInputs, to: &ReporterOutputs) -> (Status, Option<Durat
         ready: from.started() && gates.iter().next().is_some() && gates.ready(),
         phase: update.phase.name().to_owned(),
         since: update.since,
+        download: update.download.as_ref().map(download_status),
         failure: update.blocking_failure().map(|failure| FailureStatus {
             code: failure.code,
             message: failure.message,
@@ -360,6 +362,15 @@ pub fn allocatable(devices: &DevicesView) -> BTreeMap<String, usize> {
     registered
         .map(|resource| (resource.resource.clone(), healthy(resource)))
         .collect()
+}
+
+fn download_status(progress: &FetchProgress) -> DownloadStatus {
+    DownloadStatus {
+        received_bytes: progress.received_bytes,
+        layers: progress.layers,
+        needed_layers: progress.needed_layers,
+        needed_size: progress.needed_size.clone(),
+    }
 }
 
 /// The blockers of an update, including a closed maintenance window.

@@ -60,6 +60,9 @@ pub struct Status {
     pub phase: String,
     /// When that phase started.
     pub since: Timestamp,
+    /// The progress of the download of an OS image, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub download: Option<DownloadStatus>,
     /// Why the last update failed, if it did.
     pub failure: Option<FailureStatus>,
     /// The current and the desired config.
@@ -91,6 +94,20 @@ pub struct Status {
     pub vendors: Vec<VendorStatus>,
     /// The last updates, newest first.
     pub updates: Vec<UpdateStatus>,
+}
+
+/// The progress of the download of an OS image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DownloadStatus {
+    /// Bytes that were received; `null` if the host does not count them.
+    pub received_bytes: Option<u64>,
+    /// Layers that are complete since the download began.
+    pub layers: u64,
+    /// Layers that it needs; `null` until that is known.
+    pub needed_layers: Option<u64>,
+    /// Their size as the host's program prints it, such as `1.2 GB`.
+    pub needed_size: Option<String>,
 }
 
 /// The kind of root.
@@ -387,6 +404,7 @@ impl Status {
             ready: false,
             phase: "Idle".to_owned(),
             since: now,
+            download: None,
             failure: None,
             config: ConfigStatus::default(),
             held: None,

@@ -239,6 +239,25 @@ fn the_status_summary_names_the_current_phase() {
 }
 
 #[test]
+fn a_download_has_a_status_line() {
+    let mut status = full();
+    status.download = Some(DownloadStatus {
+        received_bytes: Some(310 << 20),
+        layers: 3,
+        needed_layers: Some(12),
+        needed_size: Some("1.2 GB".to_owned()),
+    });
+    let text = render(&status, at("2026-11-21T12:00:10Z"));
+    let line = text.lines().find(|line| line.contains("download"));
+    assert_eq!(
+        line.unwrap().trim(),
+        "download 3 of 12 layers (1.2 GB), 310 MiB received"
+    );
+    let json = serde_json::to_value(&status).unwrap();
+    assert_eq!(json["download"]["receivedBytes"], 325_058_560);
+}
+
+#[test]
 fn every_refusal_of_a_config_has_a_status_line() {
     let mut status = full();
     let refusals = (1..=10).map(|line| Refusal {

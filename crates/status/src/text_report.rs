@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    FailureStatus, Status, UpdateStatus,
+    DownloadStatus, FailureStatus, Status, UpdateStatus,
     config_rows::config_rows,
     failure_message::sentences,
     report_row::{WARNING_STYLE, folded},
@@ -24,6 +24,8 @@ const MAX_REFUSALS: usize = 8;
 
 /// Number of updates shown; `machinist history` shows all.
 const MAX_UPDATES: usize = 5;
+
+const BYTES_PER_MIB: u64 = 1 << 20;
 
 /// Formats the status with ANSI colours; the caller strips them where colours are not supported.
 pub fn render(status: &Status, now: Timestamp) -> String {
@@ -54,6 +56,9 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     )?;
     let since = ago(status.since, now);
     let mut rows = vec![("phase", format!("{}, for {since}", status.phase))];
+    if let Some(download) = &status.download {
+        rows.push(("download", download_text(download)));
+    }
     if let Some(failure) = &status.failure {
         rows.extend(failed(failure));
     }
@@ -92,6 +97,19 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// The progress of a download, such as `3 of 12 layers (1.2 GB), 310 MiB received`.
+fn download_text(download: &DownloadStatus) -> String {
+    let layers = match download.needed_layers {
+        Some(needed) => format!("{} of {needed} layers", download.layers),
+        None => format!("{} layers", download.layers),
+    };
+    let size = download.needed_size.as_ref();
+    let size = size.map_or_else(String::new, |size| format!(" ({})", escape_line(size)));
+    let received = download.received_bytes.map(|bytes| bytes / BYTES_PER_MIB);
+    let received = received.map_or_else(String::new, |mib| format!(", {mib} MiB received"));
+    format!("{layers}{size}{received}")
 }
 
 /// The failure of the last update: one row per reason.

@@ -106,6 +106,8 @@ pub(super) trait Service {
     fn main_pid(&self) -> zbus::Result<u32>;
     #[zbus(property(emits_changed_signal = "false"), name = "NRestarts")]
     fn n_restarts(&self) -> zbus::Result<u32>;
+    #[zbus(property(emits_changed_signal = "false"), name = "IPIngressBytes")]
+    fn ip_ingress_bytes(&self) -> zbus::Result<u64>;
 }
 
 /// logind's name on the bus.

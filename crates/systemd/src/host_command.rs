@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use machinist_base::reason::Reason;
-use machinist_update::os::{BackgroundError, HostCommand};
+use machinist_update::os::{BackgroundError, HostCommand, OutputFiles};
 
 use super::{JobVerb, Systemd, SystemdError, SystemdErrorKind, dbus_proxies::Property};
 
@@ -12,6 +12,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The share of processors and disks that a program in the background has, beside services with 100 (the default).
 const BACKGROUND_WEIGHT: u64 = 20;
+
+/// How long the service manager may take to return a counter, which only informs people.
+const COUNTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A program that failed.
 #[derive(Debug, thiserror::Error)]
@@ -36,12 +39,14 @@ impl HostCommand for Systemd {
         program: &str,
         arguments: &[&str],
         limit: Duration,
-        error_file: &str,
+        files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         let properties = [
             ("CPUWeight", BACKGROUND_WEIGHT.into()),
             ("IOWeight", BACKGROUND_WEIGHT.into()),
-            ("StandardErrorFile", error_file.into()),
+            ("IPAccounting", true.into()),
+            ("StandardOutputFile", files.output.into()),
+            ("StandardErrorFile", files.errors.into()),
             // It also ends if this process does.
             (
                 "TimeoutStartUSec",
@@ -56,6 +61,13 @@ impl HostCommand for Systemd {
                 _ => BackgroundError::Failed(error),
             }
         })
+    }
+
+    async fn received_bytes(&self, program: &str) -> Option<u64> {
+        let (_, unit) = name_and_unit(program);
+        let bytes = tokio::time::timeout(COUNTER_TIMEOUT, self.ip_ingress_bytes(&unit));
+        // The maximum stands for a kernel that does not count.
+        bytes.await.ok()?.ok().filter(|bytes| *bytes != u64::MAX)
     }
 
     async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {

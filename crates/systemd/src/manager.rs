@@ -310,6 +310,20 @@ pub(super) async fn properties_at<'a>(
     Ok(proxy.await?)
 }
 
+impl Systemd {
+    /// Bytes that the processes of a service have received from the network.
+    pub(super) async fn ip_ingress_bytes(&self, unit: &str) -> Result<u64, SystemdErrorKind> {
+        let live = self.link.to_manager().await?;
+        let path = within(live.manager().await?.load_unit(unit)).await?;
+        let service = ServiceProxy::builder(live.connection())
+            .path(path)
+            .cache_properties(CacheProperties::No)
+            .build()
+            .await?;
+        within(service.ip_ingress_bytes()).await
+    }
+}
+
 /// Reads four single properties: reading all of a service's would make PID 1 read cgroup counters.
 async fn service_at(
     connection: &Connection,

@@ -13,6 +13,15 @@ pub enum BackgroundError {
     Failed(Box<dyn Error + Send + Sync>),
 }
 
+/// Where the output of a program in the background is.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputFiles<'f> {
+    /// Its standard output.
+    pub output: &'f str,
+    /// Its errors.
+    pub errors: &'f str,
+}
+
 /// Runs programs of the host to their end, as transient units of its service manager.
 pub trait HostCommand: Send + Sync + 'static {
     /// Runs a program and waits for its success. After the limit it is killed.
@@ -23,15 +32,20 @@ pub trait HostCommand: Send + Sync + 'static {
         limit: Duration,
     ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 
-    /// Like [`Self::run`], with a low share of processors and disks. What the program prints as errors is in
-    /// `error_file` afterwards.
+    /// Like [`Self::run`], with a low share of processors and disks. What the program prints is in these files.
     fn run_in_background(
         &self,
         program: &str,
         arguments: &[&str],
         limit: Duration,
-        error_file: &str,
+        files: OutputFiles<'_>,
     ) -> impl Future<Output = Result<(), BackgroundError>> + Send;
+
+    /// Returns how many bytes a program in the background has received from the network; `None` if that is unknown.
+    fn received_bytes(&self, program: &str) -> impl Future<Output = Option<u64>> + Send {
+        let _ = program;
+        async { None }
+    }
 
     /// Stops a program that a dropped future has left running.
     fn stop(

@@ -25,11 +25,11 @@ mod trial_arguments;
 pub use self::{
     deployment::{Deployment, DeploymentId, Deployments, DesiredDeployment, StagedDeployment},
     grub::GrubProvider,
-    host_command::{BackgroundError, HostCommand},
+    host_command::{BackgroundError, HostCommand, OutputFiles},
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     ostree::OstreeProvider,
-    provider::{FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    provider::{FetchProgress, FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
     rpm_ostree::{PackageChange, RpmOstree, TransactionKind},
     systemd_boot::SystemdBootProvider,
 };
@@ -37,13 +37,13 @@ use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
 use machinist_plan::{HostKind, KernelType, OsCapabilities, OsFacts, OsUpdate};
 use machinist_rootfs::{Root, RootError};
-use std::{env::consts::ARCH, sync::Arc};
+use std::sync::Arc;
 
 /// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
 
-/// The only architecture with kernels of 64 KiB pages.
-const LARGE_PAGES_ARCH: &str = "aarch64";
+/// Only aarch64 has kernels with 64 KiB pages.
+const HAS_LARGE_PAGES: bool = cfg!(target_arch = "aarch64");
 
 /// The built-in providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,11 +104,8 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
         return None;
     }
     let kernel_type = update.packages.as_ref().map(|all| all.kernel_type);
-    if kernel_type == Some(KernelType::LargePages) && ARCH != LARGE_PAGES_ARCH {
-        let message = format!(
-            "kernelType {} needs {LARGE_PAGES_ARCH}, not {ARCH}",
-            KernelType::LargePages
-        );
+    if kernel_type == Some(KernelType::LargePages) && !HAS_LARGE_PAGES {
+        let message = format!("kernelType {} needs aarch64", KernelType::LargePages);
         let refusal = Refusal::new(Reason::NoProviderForOSImage, message);
         return Some(refusal.field("kernelType"));
     }

@@ -10,6 +10,7 @@ mod boot_entries;
 mod bootc;
 mod booted_deployment;
 mod commit_image;
+mod download_progress;
 mod error;
 mod fetched_images;
 mod image_download;
@@ -43,8 +44,8 @@ pub(super) use self::{
     obstacles::{capabilities, obstacle},
 };
 use super::{
-    DeploymentId, Deployments, DesiredDeployment, FetchedImage, HostCommand, OsError, OsProvider,
-    ProviderStep, RpmOstree, grub::ChangedFiles, host_detection::host_kind,
+    DeploymentId, Deployments, DesiredDeployment, FetchProgress, FetchedImage, HostCommand,
+    OsError, OsProvider, ProviderStep, RpmOstree, grub::ChangedFiles, host_detection::host_kind,
     trial_arguments::without_trial,
 };
 use machinist_base::abs_path::AbsPath;
@@ -249,6 +250,10 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         };
         self.download_packages(wanted, limit).await?;
         Ok(fetched)
+    }
+
+    async fn fetch_progress(&self) -> Option<FetchProgress> {
+        Some(self.download_progress().await)
     }
 
     async fn cancel_fetch(&self) -> Result<(), OsError> {

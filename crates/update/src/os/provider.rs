@@ -125,6 +125,19 @@ pub struct FetchedImage {
     pub version: Option<String>,
 }
 
+/// The progress of a download.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FetchProgress {
+    /// Bytes that were received; `None` if the host does not count them.
+    pub received_bytes: Option<u64>,
+    /// Layers of the image that are complete since the download began.
+    pub layers: u64,
+    /// Layers that the download needs, once the program has said so.
+    pub needed_layers: Option<u64>,
+    /// Their size, as the program prints it.
+    pub needed_size: Option<String>,
+}
+
 /// Changes the operating system of one kind of host.
 ///
 /// A new deployment is tried first: once unlocked, it is entered by *one* boot. If it is not kept in that boot, the next
@@ -165,6 +178,11 @@ pub trait OsProvider: Send + Sync + 'static {
     ) -> Result<FetchedImage, OsError> {
         let (_, _) = (wanted, limit);
         Ok(FetchedImage::default())
+    }
+
+    /// Returns the progress of a download that runs; `None` if that is unknown.
+    async fn fetch_progress(&self) -> Option<FetchProgress> {
+        None
     }
 
     /// Ends a download whose future was dropped.

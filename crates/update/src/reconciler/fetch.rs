@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
 use crate::{
-    os::{DesiredDeployment, STEP_TIMEOUT},
+    os::{DesiredDeployment, OsProvider, STEP_TIMEOUT},
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
@@ -40,7 +40,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(wanted) = self.planned_deployment() else {
             return Ok(Some(PhaseEvent::Withdrawn));
         };
-        let failure = match self.download(&wanted, stop).await {
+        let ended = self.download(&wanted, stop).await;
+        self.progress.set_download(None);
+        let failure = match ended {
             DownloadEnd::Stopped => {
                 self.cancel_download().await;
                 return Ok(None);
@@ -87,6 +89,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
+    /// Publishes the progress of the download.
+    async fn report_download(&mut self, provider: &dyn OsProvider) {
+        let progress = provider.fetch_progress().await;
+        if self.progress.set_download(progress) {
+            self.publish();
+        }
+    }
+
     /// Downloads image and packages until they are there, or until the desired config changes.
     async fn download(
         &mut self,
@@ -104,6 +114,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let download = provider.fetch(wanted, STEP_TIMEOUT);
         tokio::pin!(download);
         let mut tick = tokio::time::interval(self.hooks.tick());
+        let has_image = wanted.image.is_some();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return DownloadEnd::Stopped,
@@ -120,7 +131,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     }
                 }
                 // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => self.hooks.record_beat(),
+                _ = tick.tick() => {
+                    self.hooks.record_beat();
+                    if has_image {
+                        self.report_download(&*provider).await;
+                    }
+                }
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }

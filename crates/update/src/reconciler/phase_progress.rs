@@ -5,7 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::RETRY_BACKOFF;
-use crate::phase::{Phase, PhaseEffect};
+use crate::{
+    os::FetchProgress,
+    phase::{Phase, PhaseEffect},
+};
 use machinist_base::backoff::jitter;
 
 /// The current phase, and what the loop needs to continue from it.
@@ -17,6 +20,8 @@ pub(super) struct PhaseProgress {
     failures: u32,
     /// The first effect, derived from the journal.
     initial_effect: Option<PhaseEffect>,
+    /// The progress of the download that runs.
+    download: Option<FetchProgress>,
 }
 
 impl PhaseProgress {
@@ -26,7 +31,20 @@ impl PhaseProgress {
             since: Timestamp::now(),
             failures: 0,
             initial_effect: None,
+            download: None,
         }
+    }
+
+    /// Returns the progress of the download.
+    pub(super) fn download(&self) -> Option<&FetchProgress> {
+        self.download.as_ref()
+    }
+
+    /// Sets the progress of the download, and returns whether it differs.
+    pub(super) fn set_download(&mut self, progress: Option<FetchProgress>) -> bool {
+        let differs = self.download != progress;
+        self.download = progress;
+        differs
     }
 
     pub(super) const fn phase(&self) -> Phase {

@@ -13,6 +13,15 @@ use crate::{
     service_port::Services,
     transaction,
 };
+use machinist_ignition::Refusal;
+
+/// Why a config that was read is refused.
+fn refusals(desired: DesiredConfig) -> Arc<Vec<Refusal>> {
+    match desired {
+        DesiredConfig::Refused(refusals) => refusals,
+        _ => Arc::default(),
+    }
+}
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Publishes the current state.
@@ -41,10 +50,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }),
             failure: self.failure(),
             unknown: self.state.is_journal_unknown(),
-            refused: match desired {
-                DesiredConfig::Refused(refusals) => refusals,
-                _ => Arc::default(),
-            },
+            refused: refusals(desired),
             drift: self.drift.entries(),
             suspended_repairs: self.drift.suspended_repairs(),
             labels_pending: transaction::labels(&self.journal)
@@ -74,6 +80,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .filter(|_| self.progress.phase() == Phase::Waiting),
             opens_for_the_cluster: self.progress.phase() == Phase::Waiting
                 && self.waits_for_cluster(),
+            download: self.progress.download().cloned(),
             requested: self.desired.last_request(),
             updates: self.journal.history.iter().rev().cloned().collect(),
         };

@@ -11,13 +11,15 @@ use super::{BlockReason, planning};
 use crate::{
     journal::{ConfigName, DeviceUsers, UpdateFailure, UpdateRecord},
     node_port::Blocker,
+    os::FetchProgress,
     phase::Phase,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::Refusal;
 use machinist_plan::DriftEntry;
 
-/// The state of the machine's updates. Published on every change, never on a timer.
+/// The state of the machine's updates. Published on every change; only the progress of a download is
+/// looked up on a timer.
 #[derive(Clone, Debug, Default)]
 pub struct UpdateReport {
     /// The phase.
@@ -66,6 +68,8 @@ pub struct UpdateReport {
     pub opens: Option<Timestamp>,
     /// The update waits for the time that the cluster has set, not for a window.
     pub opens_for_the_cluster: bool,
+    /// The progress of the download of an OS image.
+    pub download: Option<FetchProgress>,
     /// The last operator request that was received.
     pub requested: u64,
     /// Finished updates, newest first.

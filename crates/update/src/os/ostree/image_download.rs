@@ -10,14 +10,15 @@ use super::{
     images,
     state::OstreeState,
 };
-use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, ProviderStep};
+use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_plan::ImageRef;
 use machinist_rootfs::RootError;
 
-/// The file of a new deployment's origin, and that of a download's errors.
+/// The file of a new deployment's origin, and those with the output of a program in the background.
 const ORIGIN_FILE: &str = "/run/machinist/os.origin";
 const ERROR_FILE: &str = "/run/machinist/os-download.errors";
+pub(super) const OUTPUT_FILE: &str = "/run/machinist/os-download.output";
 const RUN_DIRECTORY: &str = "/run/machinist";
 
 /// Maximum length of the errors.
@@ -83,8 +84,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             return Ok(fetched);
         }
         self.try_remove_images(Some(image)).await;
-        self.record_before(image)
-            .map_err(|error| at(error.into()))?;
+        let recorded = self.record_before(image);
+        let recorded = recorded.and_then(|()| self.begin_progress());
+        recorded.map_err(|error| at(error.into()))?;
         let reference = images::pulled(image);
         let pull = [
             "container",
@@ -108,11 +110,17 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), BackgroundError> {
-        let cleared = self.write_run_file(ERROR_FILE, "");
-        cleared.map_err(|error| BackgroundError::Failed(error.into()))?;
+        let files = OutputFiles {
+            output: OUTPUT_FILE,
+            errors: ERROR_FILE,
+        };
+        for file in [files.output, files.errors] {
+            let cleared = self.write_run_file(file, "");
+            cleared.map_err(|error| BackgroundError::Failed(error.into()))?;
+        }
         let run = self
             .commands
-            .run_in_background(program, arguments, limit, ERROR_FILE);
+            .run_in_background(program, arguments, limit, files);
         let source = match run.await {
             Err(BackgroundError::Failed(source)) => source,
             ended => return ended,
