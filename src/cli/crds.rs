@@ -10,6 +10,7 @@ const CRDS: &[&str] = &[
     include_str!("../../packaging/kubernetes/crds/machineconfigpools.yaml"),
     include_str!("../../packaging/kubernetes/crds/machineconfignodes.yaml"),
     include_str!("../../packaging/kubernetes/crds/machineconfigurations.yaml"),
+    include_str!("../../packaging/kubernetes/crds/pinnedimagesets.yaml"),
     include_str!("../../packaging/kubernetes/crds/kubeletconfigs.yaml"),
     include_str!("../../packaging/kubernetes/crds/containerruntimeconfigs.yaml"),
     include_str!("../../packaging/kubernetes/crds/controllerconfigs.yaml"),

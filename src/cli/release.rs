@@ -9,7 +9,8 @@ use super::{
     confirm,
     handover::{Handover, NodeStanding, check_no_mcd, explain_lock_error},
     output::{print_error, warn},
-    print_data, start_logging_beside_a_page,
+    print_data, short, start_logging_beside_a_page,
+    uninstall::unprotect_images,
 };
 use machinist_base::error_chain::chain;
 use machinist_cluster::node::Uncordon;
@@ -23,7 +24,8 @@ use machinist_update::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Returns a machine to OpenShift's machine-config-daemon: writes that daemon's state to the disk, sets the Node's \
-current config, uncordons it, and deletes machinist's own state. No managed file is written. Refused during an \
+current config, uncordons it, and deletes machinist's own state and the protection of pinned images. No managed file \
+is written. Refused during an \
 update and, without --force, if the disk differs from the config, because that daemon would report the node as \
 degraded.
 
@@ -94,6 +96,8 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
+    // machine-config-daemon pins the images of the same sets itself.
+    short()?.block_on(unprotect_images(&context));
     let left = handed.forget(&store)?;
     let answer = ReleaseOutput {
         api_version: "machinist.dev/v1",

@@ -17,7 +17,7 @@ use super::{
     output::warn,
     print_data, short, start_logging_beside_a_page,
 };
-use machinist_agent::{host_install::InstalledFiles, shutdown_quiesce};
+use machinist_agent::{host_install::InstalledFiles, pinned_images, shutdown_quiesce};
 use machinist_base::{
     abs_path::AbsPath,
     error_chain::chain,
@@ -41,10 +41,10 @@ use machinist_update::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Removes the units and the program that the agent of a DaemonSet installed on the host, its cordon, and its \
-annotations, conditions and taints on the Node. Cordons of other clients, files and units of configs, and installed \
-packages are kept. May be repeated. Refused while an agent is running, an update is not finished, the node is \
-drained for one, or units that the agent stopped still have to be started. To uninstall from all nodes of a \
-cluster, use packaging/kubernetes/uninstall.
+annotations, conditions and taints on the Node, and the protection of pinned images. Cordons of other clients, files \
+and units of configs, images, and installed packages are kept. May be repeated. Refused while an agent is running, an \
+update is not finished, the node is drained for one, or units that the agent stopped still have to be started. To \
+uninstall from all nodes of a cluster, use packaging/kubernetes/uninstall.
 
 Examples:
   machinist uninstall --dry-run
@@ -246,12 +246,14 @@ async fn remove(
     let installed = InstalledFiles::on(root)?;
     let mut paths = installed.units.clone();
     paths.extend(installed.program.iter().cloned());
+    paths.extend(pinned_images::protection_file(root)?);
     let has_state = root.stat(&paths::state_dir())?.is_some();
     let purged = args.purge && has_state;
     if !args.dry_run {
         machinist_agent::discard_deployment(root)
             .await
             .context("cannot remove a staged deployment from the boot loader")?;
+        unprotect_images(context).await;
         installed.remove_units(root)?;
         if !installed.is_empty() && root.is_live() {
             forget_units(root).await;
@@ -275,6 +277,18 @@ async fn remove(
         state_kept: has_state && !purged,
         kept_elsewhere: elsewhere,
     })
+}
+
+/// Removes the protection of images from garbage collection. A runtime that does not run keeps its labels: an image
+/// that stays costs space, and does not prevent an uninstallation.
+pub(super) async fn unprotect_images(context: &ConfigContext) {
+    let settings = &context.settings.pinned_images;
+    if let Err(error) = pinned_images::remove_protection(&context.root, settings).await {
+        warn(&format!(
+            "images stay protected from garbage collection: {}",
+            chain(&error)
+        ));
+    }
 }
 
 async fn leave(

@@ -54,7 +54,7 @@ fn crds_command_prints_the_kustomizations_crds() {
 }
 
 /// Kind, plural, group, short name, and whether there is a status.
-const KINDS: [(&str, &str, &str, &str, bool); 7] = [
+const KINDS: [(&str, &str, &str, &str, bool); 8] = [
     ("MachineConfig", "machineconfigs", keys::GROUP, "mc", false),
     (
         "MachineConfigPool",
@@ -74,6 +74,13 @@ const KINDS: [(&str, &str, &str, &str, bool); 7] = [
         "MachineConfiguration",
         "machineconfigurations",
         keys::OPERATOR_GROUP,
+        "",
+        true,
+    ),
+    (
+        "PinnedImageSet",
+        "pinnedimagesets",
+        keys::GROUP,
         "",
         true,
     ),

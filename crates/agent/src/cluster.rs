@@ -18,6 +18,7 @@ use super::{
     dra,
     mcd_detect::McdDetector,
     node::{AgentDrain, ControllerDrain, DrainBackend, NodeContext},
+    pinned_images::{self, PullInputs, PullReports, UpdateWait},
     pool_settings::PoolMembershipTask,
 };
 use crate::{grant_gate::GrantGate, host, reporter::ClusterView};
@@ -27,10 +28,12 @@ use machinist_cluster::{
     events::{self, EventSource, Events},
     machine_config_source::{ConfigSource, ConfigSubscribers},
     node::OwnNode,
+    pinned_image_sets::{ImageSets, watch_image_sets},
     pods::NodePods,
 };
 use machinist_device_plugins::device_service::DevicesHandle;
 use machinist_plan::Policies;
+use machinist_pool::ImageSetSelection;
 use machinist_rootfs::Root;
 use machinist_status::{
     PinStatus, Status,
@@ -38,6 +41,7 @@ use machinist_status::{
     readiness,
     settings::{AgentRole, Kubeconfig, Settings, SettingsLocation},
 };
+use machinist_systemd::Systemd;
 use machinist_update::{
     boot_id,
     node_port::NodePort,
@@ -78,6 +82,8 @@ pub(super) struct ClusterHandle {
     pod_uid: Option<String>,
     /// The pool of our Node.
     pool: watch::Receiver<Option<String>>,
+    /// The sets of images of that pool.
+    image_sets: watch::Receiver<Option<ImageSetSelection>>,
     /// Notified when another daemon may have started.
     suspect: Arc<Notify>,
     /// Whether a controller has to grant updates of our Node.
@@ -113,6 +119,32 @@ pub(super) struct AgentHandles {
     pub(super) other_daemon: watch::Receiver<Option<String>>,
     /// The config that an operator override holds the machine on.
     pub(super) held: watch::Receiver<Option<PinStatus>>,
+    /// The service manager; none if the root is not a running machine.
+    pub(super) systemd: Option<Systemd>,
+}
+
+impl AgentHandles {
+    /// Starts pulling the images of the node's pool, if this agent manages the machine.
+    fn start_images(
+        &self,
+        cluster: &Cluster,
+        pool: watch::Receiver<Option<ImageSetSelection>>,
+        tasks: &Tasks,
+    ) -> PullReports {
+        if !self.settings.borrow().has_role(AgentRole::Config) {
+            return PullReports::none();
+        }
+        let (to, sets) = watch::channel(ImageSets::default());
+        let watching = watch_image_sets(cluster.clone(), to, tasks.token());
+        tasks.spawn("pinned image sets", watching);
+        let inputs = PullInputs {
+            sets,
+            pool,
+            settings: self.settings.clone(),
+            other_daemon: self.other_daemon.clone(),
+        };
+        pinned_images::start(&self.root, self.systemd.clone(), inputs, tasks)
+    }
 }
 
 impl ClusterHandle {
@@ -133,15 +165,17 @@ impl ClusterHandle {
             events,
             pod_uid,
             pool,
+            image_sets,
             suspect,
             grants,
         } = self;
+        let images = beside.start_images(&cluster, image_sets, tasks);
         let (asks, asked) = watch::channel(None);
         status_publisher::start_publishing(
             &node,
             &cluster,
             &beside,
-            pool,
+            (pool, images.sets),
             asked,
             events.clone(),
             tasks,
@@ -170,6 +204,7 @@ impl ClusterHandle {
             settings: beside.settings.clone(),
             held: beside.held,
             grants,
+            images: UpdateWait::new(images.first_pull, beside.settings.clone()),
         };
         let pods = NodePods::new(cluster.clone(), None);
         let agent = AgentDrain::new(ours.clone(), pods, beside.settings, pod_uid);
@@ -225,6 +260,7 @@ pub(super) async fn follow(
                     place.pool.clone(),
                 );
                 (around.pool, joined.pool) = (member.pool_receiver(), member.pool_receiver());
+                joined.image_sets = member.image_sets_receiver();
                 tasks.spawn("pool", member.follow(tasks.token()));
             }
             return Ok(around);
@@ -303,6 +339,7 @@ async fn join(
         events,
         pod_uid,
         pool: watch::channel(None).1,
+        image_sets: watch::channel(None).1,
         suspect: Arc::default(),
     });
     Ok(ClusterInputs {

@@ -20,6 +20,7 @@ mod mcd_detect;
 mod mcd_handover;
 mod node;
 mod one_shot;
+pub mod pinned_images;
 pub mod pool_settings;
 pub mod reporter;
 mod settings_mapping;
@@ -319,6 +320,7 @@ async fn build(
         update: update.clone(),
         statuses: status.subscribe(),
         other_daemon: other_daemon.clone(),
+        systemd: systemd.clone(),
     };
     let driver = cluster::on_node(driver.watch_options(conducts), around.joined, beside, tasks);
     let from = ReporterInputs {

@@ -22,6 +22,7 @@ pub(super) use drain_backend::DrainBackend;
 use super::{
     grant_gate::GrantGate,
     mcd_detect::{McdDetector, McdStatus},
+    pinned_images::UpdateWait,
 };
 use machinist_base::{
     backoff::{Backoff, jitter},
@@ -87,6 +88,8 @@ pub(super) struct NodeContext {
     pub(super) held: watch::Receiver<Option<PinStatus>>,
     /// Whether a controller has to grant updates.
     pub(super) grants: GrantGate,
+    /// Images for which an update waits.
+    pub(super) images: UpdateWait,
 }
 
 impl NodeContext {

@@ -19,7 +19,7 @@ use machinist_cluster::{
     node_poll::{self, NodePoll},
 };
 use machinist_kube_api::{NodeView, PoolView};
-use machinist_pool::Membership;
+use machinist_pool::{ImageSetSelection, Membership};
 use machinist_rootfs::{Root, RootError};
 use machinist_update::store::paths;
 
@@ -61,6 +61,7 @@ pub(super) struct PoolMembershipTask {
     cluster: Cluster,
     node: OwnNode,
     pool: watch::Sender<Option<String>>,
+    image_sets: watch::Sender<Option<ImageSetSelection>>,
     /// The last logged warning about several matching pools.
     warned: Option<String>,
 }
@@ -77,6 +78,7 @@ impl PoolMembershipTask {
             cluster,
             node,
             pool: watch::Sender::new(known),
+            image_sets: watch::Sender::new(None),
             warned: None,
         }
     }
@@ -84,6 +86,11 @@ impl PoolMembershipTask {
     /// Receiver of the pool's name.
     pub(super) fn pool_receiver(&self) -> watch::Receiver<Option<String>> {
         self.pool.subscribe()
+    }
+
+    /// Receiver of the pool's sets of images; none before the first list.
+    pub(super) fn image_sets_receiver(&self) -> watch::Receiver<Option<ImageSetSelection>> {
+        self.image_sets.subscribe()
     }
 
     /// Updates the pool until `stop`.
@@ -102,6 +109,18 @@ impl PoolMembershipTask {
             }
             self.warned = warning;
         }
+        // A node in no pool has no sets, which is known.
+        let sets = membership
+            .pool
+            .map_or_else(ImageSetSelection::default, |pool| {
+                ImageSetSelection::of(&pool.spec)
+            });
+        self.image_sets.send_if_modified(|known| {
+            let sets = Some(sets);
+            let differs = *known != sets;
+            *known = sets;
+            differs
+        });
         let name = membership.pool.map(|pool| pool.name.clone());
         if *self.pool.borrow() == name {
             return;

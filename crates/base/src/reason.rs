@@ -74,7 +74,7 @@ reasons! {
     UserMissing,
     /// The key file of a user cannot be managed, such as one behind a link; the keys are skipped.
     KeysSkipped,
-    /// Not enough free bytes or inodes on the target's file system, or for an OS image.
+    /// Not enough free bytes or inodes on the target's file system, or for an image.
     NoSpace,
     /// The target of a hard link is not a regular file that can have another name there.
     HardLinkTarget,
@@ -96,7 +96,7 @@ reasons! {
     NoProviderForOSImage,
     /// No provider on this host can change OS extensions.
     NoProviderForExtensions,
-    /// An OS image is named without a digest, so that it may be another image tomorrow.
+    /// An image is named without a digest, so that it may be another image tomorrow.
     ImageNotByDigest,
     /// The config requests a lower version than the installed one.
     DowngradeRefused,
@@ -209,6 +209,15 @@ reasons! {
     OtherDaemon,
     /// A controller rolls out configs in this cluster, and it has not granted this node its update.
     AwaitingGrant,
+    // Images
+    /// There is no container runtime on its socket, or it does not answer in time.
+    RuntimeUnreachable,
+    /// The container runtime could not pull an image of a PinnedImageSet.
+    ImagePullFailed,
+    /// An image of a PinnedImageSet is present, and not protected from the kubelet's garbage collection.
+    ImageNotProtected,
+    /// An update waits until the images of PinnedImageSets were pulled or could not be.
+    PullingImages,
     // Drain
     /// A PodDisruptionBudget does not allow the eviction of a pod now.
     DrainBlockedByBudget,

@@ -21,6 +21,7 @@ pub mod node_commands;
 pub mod node_poll;
 pub mod node_writer;
 mod object_text;
+pub mod pinned_image_sets;
 pub mod pod_queries;
 pub mod pods;
 pub mod pool_commands;

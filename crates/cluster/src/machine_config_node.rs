@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use self::conditions::{completed, for_the_desired, is_updated, keep_times};
+use self::conditions::{completed, for_the_desired, is_updated, keep_times, without_reset_sets};
 use super::{
     Cluster, ClusterError,
     node::{NodeSnapshot, OwnNode},
@@ -163,6 +163,10 @@ impl WrittenStatus {
             let applied = apply(cluster, &view.name, &object, false).await?;
             self.generation = applied.metadata.generation;
             self.spec = Some(spec);
+        }
+        let known = self.status.as_ref();
+        if let Some(reset) = known.and_then(|known| without_reset_sets(known, &status)) {
+            self.apply_status(cluster, &view.name, reset).await?;
         }
         let known = self.status.as_ref();
         if let Some(completed) = known.and_then(|known| completed(known, &status)) {

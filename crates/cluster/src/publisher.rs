@@ -6,6 +6,7 @@
 //! again, and an old annotation never makes the machine roll back.
 
 mod degraded_debounce;
+mod image_sets;
 mod mcn_conditions;
 mod node_lifecycle;
 
@@ -23,7 +24,7 @@ pub use mcn_conditions::conditions;
 use super::node::{DesiredCondition, DesiredNodeStatus};
 use machinist_base::{clock::Clock, reason::Reason};
 use machinist_kube_api::{
-    ConfigVersion, MAX_REASON_BYTES, MachineConfigNodeStatus, NodeUpdateState, keys,
+    ConfigVersion, MAX_REASON_BYTES, MachineConfigNodeStatus, NodeImageSets, NodeUpdateState, keys,
 };
 use machinist_plan::escape_line;
 use machinist_status::{
@@ -52,11 +53,12 @@ pub struct Publishers {
 }
 
 /// Publishes after every change, until `stop`: `update` comes from the reconciler, `status` from
-/// its gates.
+/// its gates, `images` from the task that pulls images in advance.
 pub async fn publish(
     mut update: watch::Receiver<Arc<UpdateReport>>,
     mut status: watch::Receiver<Arc<Status>>,
     duties: watch::Receiver<ExternalWriters>,
+    mut images: watch::Receiver<Option<NodeImageSets>>,
     to: Publishers,
     clock: Clock,
     stop: CancellationToken,
@@ -73,9 +75,10 @@ pub async fn publish(
             desired_node_status(&report, &gates, fault, does),
         );
         let before = to.progress.borrow().clone().unwrap_or_default();
+        let sets = images.borrow_and_update().clone();
         let progress = does
             .config
-            .then(|| progress(&report, fault, &before, &clock));
+            .then(|| progress(&report, fault, sets.as_ref(), &before, &clock));
         send(&to.progress, progress.flatten());
         tokio::select! {
             () = stop.cancelled() => return,
@@ -84,6 +87,7 @@ pub async fn publish(
             told = update.changed() => if told.is_err() { return },
             told = status.changed() => if told.is_err() { return },
             Ok(()) = duties.changed() => {}
+            Ok(()) = images.changed() => {}
             () = at(damper.next_change()) => {}
         }
     }
@@ -388,19 +392,27 @@ fn ready(report: &UpdateReport, gates: &Gates) -> DesiredCondition {
 fn progress(
     report: &UpdateReport,
     fault: Option<&MachineFault>,
+    images: Option<&NodeImageSets>,
     before: &MachineConfigNodeStatus,
     clock: &Clock,
 ) -> Option<MachineConfigNodeStatus> {
     let config = &report.config;
     let desired = config.desired.as_ref().or(config.current.as_ref())?;
     let degraded = fault.map(|fault| escape_line(&fault.text));
-    let conditions = conditions(
+    let mut conditions = conditions(
         report,
         is_settled(report),
         degraded.as_deref(),
         &before.conditions,
         clock.now(),
     );
+    if let Some(images) = images {
+        conditions.extend(image_sets::conditions(
+            images,
+            &before.conditions,
+            clock.now(),
+        ));
+    }
     Some(MachineConfigNodeStatus {
         conditions,
         config_version: Some(ConfigVersion {
@@ -411,6 +423,7 @@ fn progress(
             desired: desired.name.clone(),
         }),
         observed_generation: None,
+        pinned_image_sets: images.map_or_else(Vec::new, |images| images.sets.clone()),
     })
 }
 

@@ -12,12 +12,13 @@ mod machine_config_node;
 mod machine_config_pool;
 mod mcd_state;
 mod node;
+mod pinned_image_set;
 
 pub use drain_request::DrainRequest;
 pub use event::{EventReason, EventType};
 pub use machine_config_node::{
-    ConfigVersion, MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind,
-    Progress,
+    ConfigVersion, ImageSetCondition, MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition,
+    NodeConditionKind, Progress,
 };
 pub use machine_config_pool::{
     IntOrString, MachineConfigPoolSpec, MachineConfigPoolStatus, NamedObject, Operator,
@@ -25,6 +26,10 @@ pub use machine_config_pool::{
 };
 pub use mcd_state::NodeUpdateState;
 pub use node::{Condition, NodeInfo, NodeSpec, NodeStatus, NodeView, Taint, is_extended};
+pub use pinned_image_set::{
+    MAX_STATUS_IMAGE_SETS, NodeImageSetStatus, NodeImageSets, PinnedImageSetSpec,
+    PinnedImageSetView,
+};
 
 /// Maximum length in bytes of a text in an annotation: all annotations of an object share 256 KiB,
 /// and OpenShift truncates `reason` at this length.

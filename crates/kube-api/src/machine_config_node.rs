@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::NodeImageSetStatus;
+
 /// Status of one step of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Progress {
@@ -65,6 +67,40 @@ kinds! {
     NodeDegraded,
 }
 
+/// Condition types about the images that a node pulls in advance, which no update goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageSetCondition {
+    /// Images are being pulled.
+    PinnedImageSetsProgressing,
+    /// An image could not be pulled.
+    PinnedImageSetsDegraded,
+}
+
+impl ImageSetCondition {
+    /// Both, in the order in which they are written.
+    pub const ALL: [Self; 2] = [
+        Self::PinnedImageSetsProgressing,
+        Self::PinnedImageSetsDegraded,
+    ];
+
+    /// The `type` field.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PinnedImageSetsProgressing => "PinnedImageSetsProgressing",
+            Self::PinnedImageSetsDegraded => "PinnedImageSetsDegraded",
+        }
+    }
+
+    /// The `reason` field, as OpenShift writes it.
+    pub const fn reason(self, is_true: bool) -> &'static str {
+        match (self, is_true) {
+            (_, false) => "AsExpected",
+            (Self::PinnedImageSetsProgressing, true) => "ImagePrefetch",
+            (Self::PinnedImageSetsDegraded, true) => "PrefetchFailed",
+        }
+    }
+}
+
 /// Reason of a condition that has not been true in this update.
 pub const NOT_YET_REASON: &str = "NotYetOccurred";
 
@@ -99,7 +135,7 @@ pub struct ConfigVersion {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfigNodeStatus {
-    /// Conditions, in the order of [`NodeConditionKind`].
+    /// Conditions, in the order of [`NodeConditionKind`], then those of [`ImageSetCondition`].
     pub conditions: Vec<NodeCondition>,
     /// The configs; none before a config is desired.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,4 +143,7 @@ pub struct MachineConfigNodeStatus {
     /// The observed generation of the object plus one, as OpenShift writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+    /// The sets of images that the node pulls in advance.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pinned_image_sets: Vec<NodeImageSetStatus>,
 }

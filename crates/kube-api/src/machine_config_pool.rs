@@ -66,7 +66,8 @@ pub struct MachineConfigPoolSpec {
     pub max_unavailable: Option<IntOrString>,
     /// The stream of OS images that the nodes follow; not supported.
     pub os_image_stream: NamedObject,
-    /// Sets of images that the nodes pull in advance; not supported.
+    /// Sets of images that the nodes pull in advance, in addition to those with matching labels. A controller of
+    /// OpenShift lists the latter here.
     pub pinned_image_sets: Vec<NamedObject>,
 }
 

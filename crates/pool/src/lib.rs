@@ -26,6 +26,7 @@ mod membership;
 mod node_order;
 mod node_status;
 mod node_summary;
+mod pinned_image_sets;
 mod pool_ledger;
 mod pool_member;
 mod reboot_kind;
@@ -68,6 +69,7 @@ pub use membership::{Membership, NodesByPool, PoolKind, PoolMembers, split};
 pub use node_order::NodeOrder;
 pub use node_status::NodePoolStatus;
 pub use node_summary::{NodeFacts, SharedNames, UPDATE_TAINT_EFFECT, has_update_taint};
+pub use pinned_image_sets::ImageSetSelection;
 pub use reboot_kind::RebootKind;
 pub use rollout_conditions::{
     GRANTS_NOT_KEPT, NOT_CARRIED_OUT, PINNED, ROLLOUT_HELD, WINDOW_TOO_SHORT,

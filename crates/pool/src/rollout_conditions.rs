@@ -101,10 +101,7 @@ fn rollout_held(ledger: &PoolLedger<'_>, is_updating: bool) -> PoolCondition {
 /// The fields of a pool that machinist does not carry out.
 fn fields_not_carried_out(ledger: &PoolLedger<'_>) -> Vec<&'static str> {
     let spec = &ledger.pool.spec;
-    let fields = [
-        (!spec.os_image_stream.name.is_empty(), "spec.osImageStream"),
-        (!spec.pinned_image_sets.is_empty(), "spec.pinnedImageSets"),
-    ];
+    let fields = [(!spec.os_image_stream.name.is_empty(), "spec.osImageStream")];
     let set = fields.into_iter().filter(|(is_set, _)| *is_set);
     set.map(|(_, field)| field).collect()
 }

@@ -177,6 +177,16 @@ pub trait NodePort: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
+    /// Returns why an update must not cordon the node yet; `None` if it may. Checks once.
+    fn cordon_delay(&self) -> Option<Blocker> {
+        None
+    }
+
+    /// Waits until that reason is gone, or for as long as an update may be delayed by it.
+    fn wait_before_cordon(&self) -> NodeFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Returns whether this is a control-plane node, which holds the cluster's own state: if the API server is
     /// unreachable, this machine may be the cause.
     fn is_control_plane(&self) -> bool;

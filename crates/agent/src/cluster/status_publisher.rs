@@ -19,7 +19,7 @@ use machinist_cluster::{
 use machinist_device::{Inventory, ResourceName, taint::NodeTaint};
 use machinist_device_plugins::device_service::DevicesHandle;
 use machinist_kube_api::{
-    DrainRequest, Taint,
+    DrainRequest, NodeImageSets, Taint,
     keys::{annotation, label, protocol},
 };
 use machinist_pool::format_windows;
@@ -34,7 +34,10 @@ pub(super) fn start_publishing(
     node: &OwnNode,
     cluster: &Cluster,
     beside: &AgentHandles,
-    pool: watch::Receiver<Option<String>>,
+    (pool, images): (
+        watch::Receiver<Option<String>>,
+        watch::Receiver<Option<NodeImageSets>>,
+    ),
     asked: watch::Receiver<Option<DrainRequest>>,
     events: Events,
     tasks: &Tasks,
@@ -57,7 +60,7 @@ pub(super) fn start_publishing(
     let outlets = Publishers { notice, progress };
     let (update, statuses) = (beside.update.clone(), beside.statuses.clone());
     let stop = tasks.token();
-    let telling = publisher::publish(update, statuses, dues, outlets, clock.clone(), stop);
+    let telling = publisher::publish(update, statuses, dues, images, outlets, clock.clone(), stop);
     tasks.spawn("cluster report", telling);
     let more = NodeFieldSources {
         said,

@@ -123,6 +123,17 @@ impl<P: PodApi> NodePort for DrainBackend<P> {
         Box::pin(self.ours().earliest())
     }
 
+    fn cordon_delay(&self) -> Option<Blocker> {
+        self.ours().images.blocker()
+    }
+
+    fn wait_before_cordon(&self) -> NodeFuture<'_, ()> {
+        Box::pin(async {
+            self.ours().images.ended().await;
+            Ok(())
+        })
+    }
+
     fn is_control_plane(&self) -> bool {
         self.ours().is_control_plane()
     }

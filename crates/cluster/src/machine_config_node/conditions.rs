@@ -3,7 +3,8 @@
 
 use machinist_base::clock::Clock;
 use machinist_kube_api::{
-    MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind as Kind, Progress,
+    MachineConfigNodeStatus, NOT_YET_REASON, NodeCondition, NodeConditionKind as Kind,
+    NodeImageSetStatus, Progress,
 };
 
 /// The status for the desired config of the Node. The report names that config only after it is
@@ -88,6 +89,21 @@ pub(super) fn completed(
         known.clone_from(now);
     }
     Some(status)
+}
+
+/// The status `known` without the sets of images that were created again, if `next` has any: the API server accepts a
+/// lower generation only in a new entry.
+pub(super) fn without_reset_sets(
+    known: &MachineConfigNodeStatus,
+    next: &MachineConfigNodeStatus,
+) -> Option<MachineConfigNodeStatus> {
+    let mut status = known.clone();
+    let is_kept = |before: &NodeImageSetStatus| {
+        let mut sets = next.pinned_image_sets.iter();
+        !sets.any(|set| set.is_reset_since(before))
+    };
+    status.pinned_image_sets.retain(is_kept);
+    (status != *known).then_some(status)
 }
 
 fn is_degraded(condition: &NodeCondition) -> bool {

@@ -201,24 +201,13 @@ fn pressure(stall: Option<Pressure>, policy: &GatePolicy) -> GateResult {
 fn disk_space(disks: &[FreeSpace], min: MinFree) -> GateResult {
     let short: Vec<_> = disks
         .iter()
-        .filter(|disk| is_short(disk, min))
+        .filter(|disk| min.is_short(disk.free, disk.size))
         .map(|disk| format!("{} has {} free", disk.path, share(disk)))
         .collect();
     match (disks.is_empty(), short.is_empty()) {
         (true, _) => GateResult::no_signal("no file system is monitored"),
         (false, true) => GateResult::ok("enough free space"),
         (false, false) => GateResult::closed(Reason::DiskSpaceLow, few(short.iter())),
-    }
-}
-
-/// Multiplied instead of divided, so that the limit is exact. A size of zero (a pseudo file system)
-/// has no percentage and is never too full by percentage.
-fn is_short(disk: &FreeSpace, min: MinFree) -> bool {
-    match min {
-        MinFree::Bytes(least) => disk.free < least,
-        MinFree::Percent(least) => {
-            u128::from(disk.free) * 100 < u128::from(disk.size) * u128::from(least)
-        }
     }
 }
 

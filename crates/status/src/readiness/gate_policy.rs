@@ -64,3 +64,16 @@ pub enum MinFree {
     /// In bytes.
     Bytes(u64),
 }
+
+impl MinFree {
+    /// Whether a file system of `size` bytes with `free` bytes has less than this.
+    ///
+    /// Multiplied instead of divided, so that the limit is exact. A size of zero (a pseudo file system)
+    /// has no percentage and is never too full by percentage.
+    pub fn is_short(self, free: u64, size: u64) -> bool {
+        match self {
+            Self::Bytes(least) => free < least,
+            Self::Percent(least) => u128::from(free) * 100 < u128::from(size) * u128::from(least),
+        }
+    }
+}

@@ -17,6 +17,7 @@ use super::{
         ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
         DriftSettings, LogSettings, ReadinessSettings, Settings, UpdateSettings,
     },
+    pinned_images::PinnedImageSettings,
     roles::Roles,
     value_types::{GroupName, Percent, SourceSetting, UserName},
 };
@@ -55,6 +56,7 @@ impl Settings {
             drain: DrainSettings::read(&mut read),
             actions: ActionSettings::read(&mut read),
             drift: DriftSettings::read(&mut read),
+            pinned_images: PinnedImageSettings::read(&mut read),
             users_allowed: users.into_iter().map(|user| user.0).collect(),
             groups_allowed: groups.into_iter().map(|group| group.0).collect(),
             readiness: ReadinessSettings::read(&mut read, devices.return_limit),

@@ -14,6 +14,7 @@ mod fragment;
 mod load;
 mod merge;
 mod model;
+mod pinned_images;
 mod pool;
 mod roles;
 mod unknown_key;
@@ -36,6 +37,7 @@ pub use model::{
     ActionSettings, AdminSettings, ClusterSettings, DeviceSettings, DrainSettings, DriftRule,
     DriftSettings, LogSettings, ReadinessSettings, Settings, UpdateSettings,
 };
+pub use pinned_images::PinnedImageSettings;
 pub use value_types::SourceSetting;
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::{
         Reboot, Registration, SoftReboot,
     },
     extract::EffectiveSetting,
+    pinned_images::PinnedImageSettings,
     value_types::SourceSetting,
 };
 use crate::readiness::GatePolicy;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub actions: ActionSettings,
     /// `drift`.
     pub drift: DriftSettings,
+    /// `pinnedImages`.
+    pub pinned_images: PinnedImageSettings,
     /// `users.allowed`: the users that a config may manage. Default `core`, as in OpenShift.
     pub users_allowed: Vec<String>,
     /// `groups.allowed`: the groups that a config may create, change or remove. Default none.

@@ -43,7 +43,7 @@ impl StartTime {
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Waits until the plan may begin, and shows it to the caller for approval. Returns `None` on a stop. An OS image
-    /// is downloaded before the start time, and on approval.
+    /// is downloaded before the start time, and on approval; other images are waited for before the start time.
     pub(super) async fn await_release(
         &mut self,
         stop: &CancellationToken,
@@ -53,6 +53,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 true => PhaseEvent::ImageMissing,
                 false => PhaseEvent::Withdrawn,
             }));
+        }
+        if let Some(ended) = self.wait_before_cordon(stop).await? {
+            return Ok(ended);
         }
         let known = self.plan.start;
         if let Some(ended) = self.query_earliest_start(stop).await? {
@@ -142,6 +145,27 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 .min(MAX_CLOCK_CHECK_INTERVAL)
         });
         Some(tokio::time::Instant::now() + wait)
+    }
+
+    /// Waits before an update that drains the node, if the node asks for that. Returns `Some` if another event comes
+    /// first.
+    async fn wait_before_cordon(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<WaitEnd, UpdateError> {
+        if !self.drains() || !self.is_time_limited() {
+            return Ok(None);
+        }
+        let Some(delay) = self.node.port().and_then(|node| node.cordon_delay()) else {
+            return Ok(None);
+        };
+        tracing::info!(reason = %delay.reason, "{} is waiting: {}", self.desired.name(), delay.message);
+        self.report_blockers(vec![delay]);
+        let waited = self
+            .retry_until_answered(stop, |node, _| node.wait_before_cordon())
+            .await?;
+        self.clear_blockers();
+        Ok(waited.into_wait_end())
     }
 
     /// Queries when the cluster allows the planned update to begin. Returns `Some` if another event comes first.

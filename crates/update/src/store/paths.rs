@@ -33,6 +33,11 @@ pub fn quiesced() -> AbsPath {
     state("/quiesced.json")
 }
 
+/// The images that machinist has protected from the kubelet's garbage collection.
+pub fn pinned_images() -> AbsPath {
+    state("/pinned-images.json")
+}
+
 /// The staging directories on the file system of the state directory.
 pub fn staging() -> AbsPath {
     state("/tx")

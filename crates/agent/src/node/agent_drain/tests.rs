@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     super::{
-        super::{grant_gate::GrantGate, mcd_detect::McdDetector},
+        super::{grant_gate::GrantGate, mcd_detect::McdDetector, pinned_images::UpdateWait},
         ControllerDrain,
     },
     *,
@@ -84,6 +84,7 @@ pub(in crate::node) async fn ours(
         suspect: Arc::new(Notify::new()),
         settings: watch::channel(settings()).1,
         held: watch::channel(None).1,
+        images: UpdateWait::new(watch::channel(None).1, watch::channel(settings()).1),
     };
     (ours, cluster)
 }

@@ -164,7 +164,9 @@ async fn degraded_is_set_and_cleared_by_time_alone() {
     let stop = CancellationToken::new();
     let clock = Clock::from_fn(|| NOW);
     let duties = watch::channel(ALL).1;
-    tokio::spawn(publish(reports, reported, duties, to, clock, stop.clone()));
+    let images = watch::channel(None).1;
+    let publishing = publish(reports, reported, duties, images, to, clock, stop.clone());
+    tokio::spawn(publishing);
     let begun = Instant::now();
     let is = |wanted: &'static str| {
         move |notice: &Option<DesiredNodeStatus>| {

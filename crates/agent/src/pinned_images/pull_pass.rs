@@ -1,0 +1,198 @@
+//! One pass over the images: looks which ones are present, pulls the others, and protects them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::{sync::mpsc, time::sleep};
+
+use super::{
+    desired_images::DesiredImages,
+    image_pull::ImagePull,
+    image_state::{ImageFailure, ImageState},
+    protection::Protection,
+    pull_report::ImageStates,
+};
+use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_cri::{CriError, LocalImage, Runtime};
+use machinist_status::settings::PinnedImageSettings;
+
+/// How often and when a runtime is asked whether it protects the images: containerd learns of a label by an event.
+const PROTECTION_CHECKS: u32 = 10;
+const PROTECTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The result of a pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PassResult {
+    pub(super) states: ImageStates,
+    /// Why present images are not protected.
+    pub(super) unprotected: Option<String>,
+    /// Whether another pass soon may change the result.
+    pub(super) is_retryable: bool,
+}
+
+/// One pass.
+pub(super) struct PullPass<'p> {
+    pub(super) protection: &'p Protection,
+    pub(super) desired: &'p DesiredImages,
+    pub(super) settings: &'p PinnedImageSettings,
+}
+
+impl PullPass<'_> {
+    /// The states before the pass.
+    pub(super) fn initial_states(desired: &DesiredImages) -> ImageStates {
+        let refused = desired.refused().into_iter().map(|image| {
+            let message = format!("image {image:?} is not named by digest");
+            let failure = ImageFailure::new(Reason::ImageNotByDigest, message);
+            (image, ImageState::Failed(failure))
+        });
+        let pending = desired.images().into_iter();
+        let pending = pending.map(|image| (image, ImageState::Pending));
+        pending.chain(refused).collect()
+    }
+
+    /// Runs it. `on_progress` receives the states after each change. May be dropped at any time.
+    pub(super) async fn run(&self, on_progress: impl Fn(&ImageStates)) -> PassResult {
+        let mut result = PassResult {
+            states: Self::initial_states(self.desired),
+            ..PassResult::default()
+        };
+        if self.desired.images().is_empty() {
+            match self.protection.has_traces().await {
+                Ok(false) => return result,
+                Ok(true) => {}
+                Err(error) => tracing::debug!("{}", chain(&error)),
+            }
+        }
+        if let Err(error) = self.pull_and_protect(&mut result, &on_progress).await {
+            // Nothing else can be known of the images that were not pulled yet.
+            let failure = ImageFailure::of(&error);
+            for state in result.states.values_mut() {
+                if *state == ImageState::Pending {
+                    *state = ImageState::Failed(failure.clone());
+                }
+            }
+            result.is_retryable = true;
+        }
+        let failed = |state: &ImageState| match state {
+            ImageState::Failed(failure) => failure.reason != Reason::ImageNotByDigest,
+            _ => false,
+        };
+        result.is_retryable |= result.states.values().any(failed);
+        result
+    }
+
+    async fn pull_and_protect(
+        &self,
+        result: &mut PassResult,
+        on_progress: &impl Fn(&ImageStates),
+    ) -> Result<(), CriError> {
+        let runtime = Runtime::connect(&self.protection.root, &self.settings.sockets()).await?;
+        let images = self.desired.images();
+        let present = look(&runtime, &images).await?;
+        let names = |present: &[(String, LocalImage)]| -> BTreeSet<String> {
+            present.iter().map(|(name, _)| name.clone()).collect()
+        };
+        for image in names(&present) {
+            result.states.insert(image, ImageState::Present);
+        }
+        on_progress(&result.states);
+        // What is present is protected before the pulls need space, and what has left the sets gives way to them.
+        result.unprotected = self.protect(&runtime, &images, &present).await;
+        let missing: BTreeSet<String> = images.difference(&names(&present)).cloned().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.pull(&runtime, &missing, result, on_progress).await?;
+        let present = look(&runtime, &images).await?;
+        let kept = names(&present);
+        for (image, state) in &mut result.states {
+            if *state == ImageState::Present && !kept.contains(image) {
+                let message = format!("image {image} was removed after it was pulled");
+                *state = ImageState::Failed(ImageFailure::new(Reason::ImagePullFailed, message));
+            }
+        }
+        result.unprotected = self.protect(&runtime, &images, &present).await;
+        Ok(())
+    }
+
+    async fn pull(
+        &self,
+        runtime: &Runtime,
+        missing: &BTreeSet<String>,
+        result: &mut PassResult,
+        on_progress: &impl Fn(&ImageStates),
+    ) -> Result<(), CriError> {
+        tracing::info!("pulling {} images of PinnedImageSets", missing.len());
+        let pull = ImagePull::prepare(&self.protection.root, runtime, self.settings).await?;
+        let (ended, mut ends) = mpsc::unbounded_channel();
+        let collect = async {
+            while let Some((image, end)) = ends.recv().await {
+                let state = match end {
+                    Ok(()) => ImageState::Present,
+                    Err(failure) => ImageState::Failed(failure),
+                };
+                result.states.insert(image, state);
+                on_progress(&result.states);
+            }
+        };
+        let pulling = async {
+            pull.pull_all(missing, &ended).await;
+            drop(ended);
+        };
+        tokio::join!(pulling, collect);
+        Ok(())
+    }
+
+    /// Protects images. Returns why one that is present is not protected.
+    async fn protect(
+        &self,
+        runtime: &Runtime,
+        images: &BTreeSet<String>,
+        present: &[(String, LocalImage)],
+    ) -> Option<String> {
+        if let Err(error) = self.protection.apply(runtime, images, present).await {
+            return Some(chain(&error));
+        }
+        for check in 0..PROTECTION_CHECKS {
+            match unprotected(runtime, present).await {
+                Ok(None) => return None,
+                Ok(Some(image)) if check + 1 == PROTECTION_CHECKS => {
+                    return Some(format!(
+                        "{} does not report image {image} as pinned",
+                        runtime.name()
+                    ));
+                }
+                Ok(Some(_)) => sleep(PROTECTION_CHECK_INTERVAL).await,
+                Err(error) => return Some(chain(&error)),
+            }
+        }
+        None
+    }
+}
+
+/// The images that are present.
+async fn look(
+    runtime: &Runtime,
+    images: &BTreeSet<String>,
+) -> Result<Vec<(String, LocalImage)>, CriError> {
+    let mut present = Vec::new();
+    for image in images {
+        if let Some(found) = runtime.image(image).await? {
+            present.push((image.clone(), found));
+        }
+    }
+    Ok(present)
+}
+
+/// The first image that is present and not protected.
+async fn unprotected(
+    runtime: &Runtime,
+    present: &[(String, LocalImage)],
+) -> Result<Option<String>, CriError> {
+    for (image, _) in present {
+        let found = runtime.image(image).await?;
+        if found.is_some_and(|found| !found.pinned) {
+            return Ok(Some(image.clone()));
+        }
+    }
+    Ok(None)
+}

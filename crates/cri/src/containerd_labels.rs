@@ -1,0 +1,83 @@
+//! The label by which containerd's CRI knows that an image is pinned.
+
+use std::{collections::HashMap, time::Duration};
+
+use tonic::{Code, Request, metadata::MetadataValue, transport::Channel};
+
+use crate::{
+    api::containerd::{
+        FieldMask, GetImageRequest, Image, UpdateImageRequest, images_client::ImagesClient,
+    },
+    client::answered,
+    error::CriError,
+};
+
+/// The header that selects containerd's namespace, and the namespace of its CRI.
+const NAMESPACE_HEADER: &str = "containerd-namespace";
+const CRI_NAMESPACE: &str = "k8s.io";
+
+/// Label and value of pinned images.
+const PINNED_LABEL: &str = "io.cri-containerd.pinned";
+const PINNED_VALUE: &str = "pinned";
+
+const LABEL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client for labels of images in containerd.
+#[derive(Clone, Debug)]
+pub struct ImageLabels {
+    client: ImagesClient<Channel>,
+}
+
+impl ImageLabels {
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self {
+            client: ImagesClient::new(channel),
+        }
+    }
+
+    /// Whether the image of this name has the label; `None` if there is no image of this name.
+    pub async fn is_pinned(&self, name: &str) -> Result<Option<bool>, CriError> {
+        let request = in_namespace(GetImageRequest {
+            name: name.to_owned(),
+        });
+        let mut client = self.client.clone();
+        let what = || format!("read the labels of image {name}");
+        match answered(client.get(request), LABEL_TIMEOUT, what).await {
+            Err(error) if is_missing(&error) => Ok(None),
+            answer => Ok(Some(answer?.image.is_some_and(|image| {
+                image.labels.get(PINNED_LABEL).map(String::as_str) == Some(PINNED_VALUE)
+            }))),
+        }
+    }
+
+    /// Sets the label or removes it. An image that is gone has no label to remove.
+    pub async fn set_pinned(&self, name: &str, is_pinned: bool) -> Result<(), CriError> {
+        let label = is_pinned.then(|| (PINNED_LABEL.to_owned(), PINNED_VALUE.to_owned()));
+        let request = in_namespace(UpdateImageRequest {
+            image: Some(Image {
+                name: name.to_owned(),
+                labels: HashMap::from_iter(label),
+            }),
+            update_mask: Some(FieldMask {
+                paths: vec![format!("labels.{PINNED_LABEL}")],
+            }),
+        });
+        let mut client = self.client.clone();
+        let what = || format!("change the label {PINNED_LABEL} of image {name}");
+        match answered(client.update(request), LABEL_TIMEOUT, what).await {
+            Err(error) if !is_pinned && is_missing(&error) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+}
+
+fn in_namespace<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let namespace = MetadataValue::from_static(CRI_NAMESPACE);
+    request.metadata_mut().insert(NAMESPACE_HEADER, namespace);
+    request
+}
+
+fn is_missing(error: &CriError) -> bool {
+    matches!(error, CriError::Refused { status, .. } if status.code() == Code::NotFound)
+}
