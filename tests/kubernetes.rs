@@ -5,3 +5,4 @@ mod controller;
 mod drain;
 mod fleet;
 mod handover;
+mod pinned_images;

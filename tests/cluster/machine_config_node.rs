@@ -35,6 +35,7 @@ fn status(updated: Progress, at: &str) -> MachineConfigNodeStatus {
             desired: "rendered-worker-1".to_owned(),
         }),
         observed_generation: None,
+        pinned_image_sets: Vec::new(),
     }
 }
 

@@ -77,13 +77,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 8] = [
         "",
         true,
     ),
-    (
-        "PinnedImageSet",
-        "pinnedimagesets",
-        keys::GROUP,
-        "",
-        true,
-    ),
+    ("PinnedImageSet", "pinnedimagesets", keys::GROUP, "", true),
     ("KubeletConfig", "kubeletconfigs", keys::GROUP, "", true),
     (
         "ContainerRuntimeConfig",

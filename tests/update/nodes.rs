@@ -6,7 +6,7 @@ use machinist_base::reason::Reason;
 use machinist_ignition::Refusal;
 use machinist_update::{
     journal::Outcome,
-    node_port::DeviceUsers,
+    node_port::{Blocker, DeviceUsers},
     phase::Phase,
     reconciler::{DesiredConfig, RebootPolicy, ReconcilerOptions, UpdateReport},
 };
@@ -477,5 +477,45 @@ async fn an_update_waits_for_the_clusters_upgrade_time_and_rereads_it() {
     node.not_before(minutes(-15));
     script.until_reboot().await;
     assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+}
+
+/// As while the images of PinnedImageSets are pulled.
+#[tokio::test(start_paused = true)]
+async fn an_update_waits_before_the_cordon_while_the_node_asks_for_it() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = FakeNode::of(&sandbox);
+    let delay = Blocker {
+        reason: Reason::PullingImages,
+        ..unevictable_pod()
+    };
+    node.delays_cordon(Some(delay.clone()));
+    let mut driver = start(&sandbox, &script, &node, &one());
+    let blocked = |report: &UpdateReport| !report.blockers.is_empty();
+    let report = driver.until("the delay", blocked).await;
+    assert_eq!(report.blockers, [delay]);
+    assert_eq!(report.phase, Phase::Waiting);
+    assert!(node.log().is_empty(), "{:?}", node.log());
+    node.delays_cordon(None);
+    script.until_reboot().await;
+    assert_eq!(node.log(), ["cordon one", "drain"]);
+    driver.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_config_ends_the_wait_before_the_cordon() {
+    let (sandbox, script) = (machine(), Script::new());
+    let node = FakeNode::of(&sandbox);
+    node.delays_cordon(Some(unevictable_pod()));
+    let nothing = config("nothing");
+    let mut driver = start(&sandbox, &script, &node, &nothing);
+    driver.until_on(&nothing).await;
+    driver.wants(&one());
+    let blocked = |report: &UpdateReport| !report.blockers.is_empty();
+    driver.until("the delay", blocked).await;
+    driver.wants(&nothing);
+    let report = driver.until_on(&nothing).await;
+    assert!(report.blockers.is_empty());
+    assert!(node.log().is_empty(), "{:?}", node.log());
     driver.stop().await;
 }

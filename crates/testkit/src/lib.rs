@@ -26,6 +26,7 @@ pub fn finish_in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'stati
     result.recv_timeout(WAIT_TIMEOUT).unwrap()
 }
 
+pub mod container_runtime;
 pub mod device_host;
 pub mod fake_claims;
 pub mod fake_kubelet;

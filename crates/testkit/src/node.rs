@@ -43,6 +43,8 @@ struct Knobs {
     earliest: Option<jiff::Timestamp>,
     /// How often a drain was cancelled.
     taken_back: usize,
+    /// Why the node must not be cordoned yet.
+    delay: Option<Blocker>,
     /// The Node's desired config, where the update depends on it.
     desired: Option<String>,
 }
@@ -112,6 +114,11 @@ impl FakeNode {
     /// The cluster permits no update to begin earlier.
     pub fn not_before(&self, earliest: jiff::Timestamp) {
         self.with(|knobs| knobs.earliest = Some(earliest));
+    }
+
+    /// The node must not be cordoned for this reason, or for none any more.
+    pub fn delays_cordon(&self, delay: Option<Blocker>) {
+        self.with(|knobs| knobs.delay = delay);
     }
 
     /// Permits steps only towards a config of this name.
@@ -254,6 +261,22 @@ impl NodePort for FakeNode {
         Box::pin(async move {
             self.with(|knobs| knobs.taken_back += 1);
             Ok(())
+        })
+    }
+
+    fn cordon_delay(&self) -> Option<Blocker> {
+        self.with(|knobs| knobs.delay.clone())
+    }
+
+    fn wait_before_cordon(&self) -> NodeFuture<'_, ()> {
+        Box::pin(async move {
+            loop {
+                let changed = self.changed.notified();
+                if self.knobs.lock().unwrap().delay.is_none() {
+                    return Ok(());
+                }
+                changed.await;
+            }
         })
     }
 

@@ -94,10 +94,12 @@ impl PullPass<'_> {
         for image in names(&present) {
             result.states.insert(image, ImageState::Present);
         }
-        on_progress(&result.states);
+        let missing: BTreeSet<String> = images.difference(&names(&present)).cloned().collect();
+        if !missing.is_empty() {
+            on_progress(&result.states);
+        }
         // What is present is protected before the pulls need space, and what has left the sets gives way to them.
         result.unprotected = self.protect(&runtime, &images, &present).await;
-        let missing: BTreeSet<String> = images.difference(&names(&present)).cloned().collect();
         if missing.is_empty() {
             return Ok(());
         }

@@ -50,23 +50,20 @@ pub struct FirstPull {
 /// The states of all images, by name.
 pub(super) type ImageStates = BTreeMap<String, ImageState>;
 
-/// The report of `desired` in these states. `complete` is the last generation of each set whose images were all present,
+/// The report of `desired` in these states, while a first pull `is_progressing` or after it. `complete` is the last generation of each set whose images were all present,
 /// `unprotected` why present images are not protected.
 pub(super) fn image_sets(
     desired: &DesiredImages,
     states: &ImageStates,
     complete: &BTreeMap<String, i64>,
     unprotected: Option<&str>,
+    is_progressing: bool,
 ) -> Option<NodeImageSets> {
     if !desired.is_served {
         return None;
     }
     let sets = desired.sets.values().take(MAX_STATUS_IMAGE_SETS);
     let sets = sets.map(|set| status_of(set, states, complete)).collect();
-    let pending = states
-        .values()
-        .filter(|state| **state == ImageState::Pending);
-    let is_progressing = pending.count() > 0;
     let (present, all) = (present(states), states.len());
     let mut progress = match (is_progressing, all) {
         (_, 0) => "no images".to_owned(),

@@ -157,7 +157,8 @@ impl PullTask {
             settings: &work.settings,
         };
         if first.is_some() {
-            self.publish(work, &PullPass::initial_states(&work.desired), None, first);
+            // Whether images are missing is reported when it is known.
+            self.publish_first_pull(&PullPass::initial_states(&work.desired), first);
         }
         let this = &*self;
         let result = pass
@@ -186,10 +187,21 @@ impl PullTask {
         unprotected: Option<&str>,
         first: Option<(Instant, Timestamp)>,
     ) {
+        let is_progressing = first.is_some();
         send(
             &self.sets,
-            image_sets(&work.desired, states, &self.complete, unprotected),
+            image_sets(
+                &work.desired,
+                states,
+                &self.complete,
+                unprotected,
+                is_progressing,
+            ),
         );
+        self.publish_first_pull(states, first);
+    }
+
+    fn publish_first_pull(&self, states: &ImageStates, first: Option<(Instant, Timestamp)>) {
         let first = first.filter(|_| !states.is_empty());
         let first = first.map(|(began, since)| FirstPull {
             began,
