@@ -358,6 +358,7 @@ fn progress(phase: Phase) -> MachineConfigNodeStatus {
             desired: NEW.to_owned(),
         }),
         observed_generation: None,
+        pinned_image_sets: Vec::new(),
     }
 }
 

@@ -139,6 +139,7 @@ const DRIVERS: &[&str] = &[
     "cli::vendor_check",
     "cluster",
     "controller",
+    "cri",
     "device::registry",
     "device::uevent",
     "device_plugins",
@@ -250,12 +251,13 @@ pub(crate) const OUTSIDE: &[Outside] = &[
     outside(
         "tonic",
         &[
+            "cri",
             "device_plugins::dra",
             "device_plugins::kubelet",
             "device_plugins::plugin_proxy",
             "device_plugins::vendor_api",
         ],
-        "gRPC with the kubelet, vendors and device plugins",
+        "gRPC with the container runtime, the kubelet, vendors and device plugins",
     ),
     outside(
         "tonic_prost",

@@ -4,11 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{Root, UnixAddress};
-use tokio::time::timeout;
-use tonic::{
-    Response, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::transport::{Channel, Endpoint};
 
 use crate::{
     api::v1::{
@@ -18,6 +14,7 @@ use crate::{
     },
     containerd_labels::ImageLabels,
     error::CriError,
+    request::answered,
 };
 
 /// Timeout of a request that only reads. The kubelet waits two minutes; a runtime that needs longer than this is
@@ -172,24 +169,5 @@ impl Runtime {
 fn spec(image: &str) -> ImageSpec {
     ImageSpec {
         image: image.to_owned(),
-    }
-}
-
-/// The answer to a request within `limit`.
-pub(crate) async fn answered<T>(
-    request: impl Future<Output = Result<Response<T>, Status>>,
-    limit: Duration,
-    what: impl Fn() -> String,
-) -> Result<T, CriError> {
-    match timeout(limit, request).await {
-        Ok(Ok(answer)) => Ok(answer.into_inner()),
-        Ok(Err(status)) => Err(CriError::Refused {
-            what: what(),
-            status: Box::new(status),
-        }),
-        Err(_) => Err(CriError::TimedOut {
-            what: what(),
-            limit,
-        }),
     }
 }

@@ -8,8 +8,8 @@ use crate::{
     api::containerd::{
         FieldMask, GetImageRequest, Image, UpdateImageRequest, images_client::ImagesClient,
     },
-    client::answered,
     error::CriError,
+    request::answered,
 };
 
 /// The header that selects containerd's namespace, and the namespace of its CRI.

@@ -10,6 +10,7 @@ mod containerd_labels;
 mod error;
 mod image_name;
 pub mod pull_secret;
+mod request;
 
 pub use client::{LocalImage, Runtime, RuntimeKind};
 pub use containerd_labels::ImageLabels;
