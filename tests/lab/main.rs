@@ -31,6 +31,7 @@ mod kubelet_restart;
 mod nodes;
 mod numa;
 mod openshift;
+mod pinned_images;
 mod policies;
 mod policy_table;
 mod pools;
