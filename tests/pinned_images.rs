@@ -13,13 +13,18 @@ mod set_watch;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
 use machinist_agent::pinned_images::{self, FirstPull, PullInputs, PullReports};
 use machinist_base::shutdown::Tasks;
 use machinist_cluster::pinned_image_sets::ImageSets;
 use machinist_kube_api::{NodeImageSets, PinnedImageSetView};
 use machinist_pool::ImageSetSelection;
 use machinist_rootfs::Root;
-use machinist_status::settings::{Fragment, Settings};
+use machinist_status::{
+    Mode, Status,
+    metrics::Metrics,
+    settings::{Fragment, Settings},
+};
 use machinist_systemd::Systemd;
 use machinist_testkit::{
     WAIT_TIMEOUT,
@@ -64,6 +69,7 @@ struct Machine {
     settings: watch::Sender<Arc<Settings>>,
     other_daemon: watch::Sender<Option<String>>,
     pool: watch::Sender<Option<ImageSetSelection>>,
+    status: watch::Sender<Arc<Status>>,
 }
 
 impl Machine {
@@ -82,6 +88,11 @@ impl Machine {
             settings: watch::Sender::new(settings(&[])),
             other_daemon: watch::Sender::new(None),
             pool: watch::Sender::new(Some(pool)),
+            status: watch::Sender::new(Arc::new(Status::starting(
+                "/".to_owned(),
+                Mode::Cluster,
+                Timestamp::UNIX_EPOCH,
+            ))),
         }
     }
 
@@ -127,14 +138,21 @@ impl Machine {
         };
         let tasks = Tasks::new();
         let systemd = Systemd::new(self.systemd.lines());
-        let reports = pinned_images::start(&self.root(), Some(systemd), inputs, &tasks);
-        Agent { reports, tasks }
+        let metrics = Metrics::new(self.status.subscribe());
+        let (counts, systemd) = (metrics.clone(), Some(systemd));
+        let reports = pinned_images::start(&self.root(), systemd, inputs, counts, &tasks);
+        Agent {
+            reports,
+            metrics,
+            tasks,
+        }
     }
 }
 
 /// The running task.
 struct Agent {
     reports: PullReports,
+    metrics: Metrics,
     tasks: Tasks,
 }
 

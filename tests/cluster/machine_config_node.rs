@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use machinist_base::clock::Clock;
 use machinist_cluster::machine_config_node;
-use machinist_kube_api::{ConfigVersion, MachineConfigNodeStatus, NodeCondition, Progress};
+use machinist_kube_api::{
+    ConfigVersion, MachineConfigNodeStatus, NodeCondition, NodeImageSetStatus, Progress,
+};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -296,4 +298,37 @@ async fn without_the_machine_config_node_crd_only_one_request_is_made() {
     own.read().await.unwrap();
     own.read().await.unwrap();
     assert_eq!(server.writes().len(), 1);
+}
+
+/// The API server refuses a lower generation in the entry of a set.
+#[tokio::test]
+async fn a_set_of_images_that_was_created_again_is_a_new_entry() {
+    let (server, own) = with_node().await;
+    let (report, _tasks) = keeping(&server, &own).await;
+    let with_set = |name: &str, generation| {
+        let set = NodeImageSetStatus {
+            name: name.to_owned(),
+            desired_generation: Some(generation),
+            ..NodeImageSetStatus::default()
+        };
+        Some(MachineConfigNodeStatus {
+            pinned_image_sets: vec![set],
+            ..status(Progress::True, EARLY)
+        })
+    };
+    let is = |generation: i64| {
+        move |server: &Server| {
+            server.object(OURS)["status"]["pinnedImageSets"][0]["desiredGeneration"] == generation
+        }
+    };
+    report.send_replace(with_set("a", 7));
+    server.until("the set", is(7)).await;
+    report.send_replace(with_set("a", 8));
+    server.until("the next generation", is(8)).await;
+    assert_eq!(server.requests_starting(STATUS).len(), 2);
+    report.send_replace(with_set("a", 1));
+    server.until("the new set", is(1)).await;
+    let writes = server.requests_starting(STATUS);
+    assert_eq!(writes.len(), 4);
+    assert!(writes[2].body["status"]["pinnedImageSets"].is_null());
 }

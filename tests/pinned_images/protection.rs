@@ -158,3 +158,17 @@ async fn leaving_a_machine_removes_every_protection_and_no_image() {
     assert_eq!(machine.read(RECORD), None);
     remove_protection(&machine.root(), &settings).await.unwrap();
 }
+
+#[tokio::test]
+async fn another_daemon_finds_no_protection_of_ours() {
+    let machine = Machine::new();
+    let (_runtime, _serving) = machine.crio();
+    machine.has(&[set("first", 1, &[image("a")])]);
+    let mut agent = machine.start();
+    agent.ended(1).await;
+    assert!(machine.read(CRIO_FILE).is_some());
+    let daemon = Some("machine-config-daemon".to_owned());
+    machine.other_daemon.send_replace(daemon);
+    super::until("no file", || machine.read(CRIO_FILE).is_none()).await;
+    agent.stop().await;
+}

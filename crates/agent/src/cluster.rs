@@ -121,6 +121,7 @@ pub(super) struct AgentHandles {
     pub(super) held: watch::Receiver<Option<PinStatus>>,
     /// The service manager; none if the root is not a running machine.
     pub(super) systemd: Option<Systemd>,
+    pub(super) metrics: Metrics,
 }
 
 impl AgentHandles {
@@ -131,7 +132,9 @@ impl AgentHandles {
         pool: watch::Receiver<Option<ImageSetSelection>>,
         tasks: &Tasks,
     ) -> PullReports {
-        if !self.settings.borrow().has_role(AgentRole::Config) {
+        let settings = self.settings.borrow().clone();
+        if !settings.has_role(AgentRole::Config) {
+            pinned_images::forget(&self.root, self.systemd.clone(), &settings, tasks);
             return PullReports::none();
         }
         let (to, sets) = watch::channel(ImageSets::default());
@@ -143,7 +146,8 @@ impl AgentHandles {
             settings: self.settings.clone(),
             other_daemon: self.other_daemon.clone(),
         };
-        pinned_images::start(&self.root, self.systemd.clone(), inputs, tasks)
+        let (systemd, metrics) = (self.systemd.clone(), self.metrics.clone());
+        pinned_images::start(&self.root, systemd, inputs, metrics, tasks)
     }
 }
 

@@ -13,7 +13,7 @@ use prometheus_client::{
         MetricType,
         counter::{ConstCounter, Counter},
         family::Family,
-        gauge::ConstGauge,
+        gauge::{ConstGauge, Gauge},
     },
     registry::{Registry, Unit},
 };
@@ -55,6 +55,7 @@ pub struct Metrics {
     updates: Family<Labels<1>, Counter>,
     registrations: Family<Labels<1>, Counter>,
     source_reads: Family<Labels<1>, Counter>,
+    images: Family<Labels<1>, Gauge>,
 }
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -93,11 +94,29 @@ impl Metrics {
             "Reads of the config source, by result",
             &SourceReadResult::ALL.map(source_read),
         );
+        let images = Family::<Labels<1>, Gauge>::default();
+        for is_present in [true, false] {
+            drop(images.get_or_create(&image(is_present)));
+        }
+        registry.register(
+            "pinned_images",
+            "Images of the node's PinnedImageSets, by state",
+            images.clone(),
+        );
         Self {
             registry: Arc::new(registry),
             updates,
             registrations,
             source_reads,
+            images,
+        }
+    }
+
+    /// Sets how many images of PinnedImageSets are present, and how many are not.
+    pub fn set_pinned_images(&self, present: usize, missing: usize) {
+        for (is_present, count) in [(true, present), (false, missing)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.images.get_or_create(&image(is_present)).set(count);
         }
     }
 
@@ -129,6 +148,11 @@ impl Metrics {
 
 const fn outcome(how: UpdateOutcomeStatus) -> Labels<1> {
     [("outcome", how.as_str())]
+}
+
+const fn image(is_present: bool) -> Labels<1> {
+    let state = if is_present { "present" } else { "missing" };
+    [("state", state)]
 }
 
 const fn registration(accepted: bool) -> Labels<1> {

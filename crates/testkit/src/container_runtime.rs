@@ -9,7 +9,7 @@ use std::{
 
 use machinist_cri::api::{
     containerd::{
-        GetImageRequest, GetImageResponse, Image as LabelledImage, UpdateImageRequest,
+        Descriptor, GetImageRequest, GetImageResponse, Image as LabelledImage, UpdateImageRequest,
         UpdateImageResponse,
         images_server::{Images, ImagesServer},
     },
@@ -276,7 +276,15 @@ impl Images for FakeRuntime {
         let labels = self.with(|state| state.images.get(&name).cloned());
         let labels = labels.ok_or_else(|| Status::not_found(name.clone()))?;
         Ok(Response::new(GetImageResponse {
-            image: Some(LabelledImage { name, labels }),
+            image: Some(LabelledImage {
+                target: Some(Descriptor {
+                    digest: format!("target of {name}"),
+                    ..Descriptor::default()
+                }),
+                name,
+                labels,
+                ..LabelledImage::default()
+            }),
         }))
     }
 
@@ -287,6 +295,10 @@ impl Images for FakeRuntime {
         check_namespace(&request)?;
         let UpdateImageRequest { image, update_mask } = request.into_inner();
         let mut image = image.unwrap();
+        let target = image.target.take().unwrap_or_default().digest;
+        if target != format!("target of {}", image.name) {
+            return Err(Status::internal("containerd crashes without the target"));
+        }
         let paths = update_mask.unwrap().paths;
         self.with(|state| {
             let known = state.images.get_mut(&image.name);

@@ -28,9 +28,12 @@ pub(super) use update_wait::UpdateWait;
 use protection::Protection;
 use pull_task::PullTask;
 
-use machinist_base::{abs_path::AbsPath, clock::Clock, shutdown::Tasks};
+use machinist_base::{abs_path::AbsPath, clock::Clock, error_chain::chain, shutdown::Tasks};
 use machinist_rootfs::{Root, RootError};
-use machinist_status::settings::PinnedImageSettings;
+use machinist_status::{
+    metrics::Metrics,
+    settings::{PinnedImageSettings, Settings},
+};
 use machinist_systemd::Systemd;
 
 /// Starts pulling; returns the state of the images.
@@ -38,6 +41,7 @@ pub fn start(
     root: &Root,
     systemd: Option<Systemd>,
     inputs: PullInputs,
+    metrics: Metrics,
     tasks: &Tasks,
 ) -> PullReports {
     let (sets, known_sets) = watch::channel(None);
@@ -49,6 +53,7 @@ pub fn start(
         },
         sets,
         first_pull,
+        metrics,
         clock: Clock::system(),
         complete: BTreeMap::new(),
     };
@@ -57,6 +62,27 @@ pub fn start(
         sets: known_sets,
         first_pull: known_pull,
     }
+}
+
+/// Removes the protection of images that an agent with other roles has left, once. Another daemon protects them by now.
+pub(super) fn forget(root: &Root, systemd: Option<Systemd>, settings: &Settings, tasks: &Tasks) {
+    let sockets = settings.pinned_images.sockets();
+    let protection = Protection {
+        root: root.clone(),
+        systemd,
+    };
+    let stop = tasks.token();
+    tasks.spawn("pinned images", async move {
+        // Cancel-safe: the next start repeats it.
+        let removed = stop.run_until_cancelled(protection.remove(&sockets)).await;
+        if let Some(Err(error)) = removed {
+            tracing::warn!(
+                reason = %error.reason(),
+                "images stay protected from garbage collection: {}",
+                chain(&error)
+            );
+        }
+    });
 }
 
 /// Removes the protection of all images, before machinist leaves a machine. The images stay.

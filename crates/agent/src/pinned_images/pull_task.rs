@@ -24,7 +24,10 @@ use machinist_base::{
 use machinist_cluster::pinned_image_sets::ImageSets;
 use machinist_kube_api::NodeImageSets;
 use machinist_pool::ImageSetSelection;
-use machinist_status::settings::{PinnedImageSettings, Settings};
+use machinist_status::{
+    metrics::Metrics,
+    settings::{PinnedImageSettings, Settings},
+};
 
 /// Backoff between passes while an image is missing.
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(600));
@@ -53,13 +56,17 @@ struct Assignment {
 }
 
 impl PullInputs {
-    /// `None` if nothing is to be done.
+    /// `None` while nothing is known.
     fn assignment(&mut self) -> Option<Assignment> {
         let is_alone = self.other_daemon.borrow_and_update().is_none();
         let sets = self.sets.borrow_and_update();
         let pool = self.pool.borrow_and_update();
         let settings = self.settings.borrow_and_update();
-        let desired = DesiredImages::of(&sets, pool.as_ref()).filter(|_| is_alone)?;
+        let desired = match is_alone {
+            true => DesiredImages::of(&sets, pool.as_ref())?,
+            // Its own protection of images must not be overridden.
+            false => DesiredImages::default(),
+        };
         Some(Assignment {
             desired,
             settings: settings.pinned_images.clone(),
@@ -90,6 +97,7 @@ pub(super) struct PullTask {
     pub(super) protection: Protection,
     pub(super) sets: watch::Sender<Option<NodeImageSets>>,
     pub(super) first_pull: watch::Sender<Option<FirstPull>>,
+    pub(super) metrics: Metrics,
     pub(super) clock: Clock,
     /// The last generation of each set whose images were all present.
     pub(super) complete: BTreeMap<String, i64>,
@@ -187,7 +195,9 @@ impl PullTask {
         unprotected: Option<&str>,
         first: Option<(Instant, Timestamp)>,
     ) {
-        let is_progressing = first.is_some();
+        let (is_progressing, present) = (first.is_some(), present(states));
+        self.metrics
+            .set_pinned_images(present, states.len() - present);
         send(
             &self.sets,
             image_sets(
