@@ -172,3 +172,21 @@ async fn another_daemon_finds_no_protection_of_ours() {
     super::until("no file", || machine.read(CRIO_FILE).is_none()).await;
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_containerd_that_a_label_ends_is_not_ended_again_and_again() {
+    let machine = Machine::new();
+    let (runtime, _serving) = machine.containerd();
+    runtime.break_labels();
+    machine.has(&[set("first", 1, &[image("a")])]);
+    let mut agent = machine.start();
+    for generation in 1..5 {
+        machine.has(&[set("first", generation, &[image("a")])]);
+        agent.ended(generation).await;
+    }
+    assert_eq!(runtime.label_changes(), 2);
+    let sets = agent.ended(4).await;
+    let expected = "1 of 1 images present; ImageNotProtected: containerd ended while";
+    assert!(sets.progress.starts_with(expected), "{}", sets.progress);
+    agent.stop().await;
+}

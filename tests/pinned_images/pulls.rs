@@ -121,6 +121,11 @@ async fn a_failed_image_does_not_stop_the_others_and_is_named() {
             .count()
     };
     assert_eq!((count(&bad), count(&full), count(&tag)), (3, 1, 0));
+    let metrics = agent.metrics.text().unwrap();
+    for count in ["{state=\"present\"} 1", "{state=\"missing\"} 3"] {
+        let line = format!("machinist_pinned_images{count}");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
     assert_eq!(
         agent.first_pull(),
         None,

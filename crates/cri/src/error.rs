@@ -1,6 +1,6 @@
 //! Errors of requests to the container runtime.
 
-use std::{io, time::Duration};
+use std::{error::Error as _, io, time::Duration};
 
 use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_rootfs::RootError;
@@ -54,9 +54,7 @@ impl CriError {
         match self {
             Self::Socket(error) => error.reason(),
             Self::Refused { .. } if self.is_no_space() => Reason::NoSpace,
-            Self::Refused { status, .. } if status.code() != Code::Unavailable => {
-                Reason::ImagePullFailed
-            }
+            Self::Refused { .. } if !self.is_connection_lost() => Reason::ImagePullFailed,
             _ => Reason::RuntimeUnreachable,
         }
     }
@@ -66,10 +64,13 @@ impl CriError {
         !self.is_no_space()
     }
 
-    /// Whether a later request on the same connection is pointless.
+    /// Whether a later request on the same connection is pointless: the runtime has ended, or was not reached.
     pub fn is_connection_lost(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => status.code() == Code::Unavailable,
+            // An answer of the runtime has no source.
+            Self::Refused { status, .. } => {
+                status.code() == Code::Unavailable || status.source().is_some()
+            }
             Self::TimedOut { .. } => false,
             _ => true,
         }

@@ -50,6 +50,8 @@ struct State {
     pulling: usize,
     most_pulling: usize,
     requests: usize,
+    label_changes: usize,
+    breaks_labels: bool,
 }
 
 impl FakeRuntime {
@@ -144,6 +146,16 @@ impl FakeRuntime {
     /// The number of pulls now.
     pub fn pulling(&self) -> usize {
         self.with(|state| state.pulling)
+    }
+
+    /// From now on the runtime ends with each change of a label.
+    pub fn break_labels(&self) {
+        self.with(|state| state.breaks_labels = true);
+    }
+
+    /// The number of changes of labels.
+    pub fn label_changes(&self) -> usize {
+        self.with(|state| state.label_changes)
     }
 
     /// The number of requests of any kind.
@@ -295,6 +307,13 @@ impl Images for FakeRuntime {
         check_namespace(&request)?;
         let UpdateImageRequest { image, update_mask } = request.into_inner();
         let mut image = image.unwrap();
+        let is_broken = self.with(|state| {
+            state.label_changes += 1;
+            state.breaks_labels
+        });
+        if is_broken {
+            return Err(Status::unavailable("error reading from server: EOF"));
+        }
         let target = image.target.take().unwrap_or_default().digest;
         if target != format!("target of {}", image.name) {
             return Err(Status::internal("containerd crashes without the target"));

@@ -47,10 +47,7 @@ pub fn start(
     let (sets, known_sets) = watch::channel(None);
     let (first_pull, known_pull) = watch::channel(None);
     let task = PullTask {
-        protection: Protection {
-            root: root.clone(),
-            systemd,
-        },
+        protection: Protection::new(root, systemd),
         sets,
         first_pull,
         metrics,
@@ -67,10 +64,7 @@ pub fn start(
 /// Removes the protection of images that an agent with other roles has left, once. Another daemon protects them by now.
 pub(super) fn forget(root: &Root, systemd: Option<Systemd>, settings: &Settings, tasks: &Tasks) {
     let sockets = settings.pinned_images.sockets();
-    let protection = Protection {
-        root: root.clone(),
-        systemd,
-    };
+    let protection = Protection::new(root, systemd);
     let stop = tasks.token();
     tasks.spawn("pinned images", async move {
         // Cancel-safe: the next start repeats it.
@@ -90,10 +84,8 @@ pub async fn remove_protection(
     root: &Root,
     settings: &PinnedImageSettings,
 ) -> Result<(), ProtectionError> {
-    let protection = Protection {
-        root: root.clone(),
-        systemd: root.is_live().then(|| Systemd::of(root)),
-    };
+    let systemd = root.is_live().then(|| Systemd::of(root));
+    let protection = Protection::new(root, systemd);
     protection.remove(&settings.sockets()).await
 }
 

@@ -3,7 +3,14 @@
 //! Images and labels of others stay as they are. An image that leaves all sets stays as well, without protection: the
 //! kubelet removes it when it needs the space.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     crio_config::{self, CrioConfigError},
@@ -17,6 +24,9 @@ use machinist_systemd::{JobResult, JobVerb, Systemd, SystemdError};
 /// CRI-O's unit, and the time limit of its reload.
 const CRIO_UNIT: &str = "crio.service";
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A runtime that is restarted at the very moment ends one change of a label; one that crashes because of it ends each.
+const MAX_LOST_CHANGES: u32 = 2;
 
 /// Why images are not protected.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +43,11 @@ pub enum ProtectionError {
     /// A label cannot be changed.
     #[error(transparent)]
     Label(#[from] CriError),
+    /// The runtime has ended while a label was changed.
+    #[error(
+        "containerd ended while the label of an image was changed; not tried again before the agent restarts"
+    )]
+    LabelsUnsafe,
     /// There is no service manager to ask for a reload.
     #[error("cannot reload {CRIO_UNIT}: no service manager")]
     NoManager,
@@ -53,7 +68,9 @@ impl ProtectionError {
     /// Whether a repetition may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Unsupported(_) | Self::Config(CrioConfigError::Foreign(_)) => false,
+            Self::Unsupported(_)
+            | Self::Config(CrioConfigError::Foreign(_))
+            | Self::LabelsUnsafe => false,
             Self::Record(error) | Self::Config(CrioConfigError::File(error)) => {
                 error.is_retryable()
             }
@@ -66,12 +83,26 @@ impl ProtectionError {
 /// The means of protection of this machine.
 #[derive(Clone, Debug)]
 pub(super) struct Protection {
-    pub(super) root: Root,
+    root: Root,
     /// `None` if the root is not a running machine.
-    pub(super) systemd: Option<Systemd>,
+    systemd: Option<Systemd>,
+    /// How often the runtime has ended while a label was changed.
+    lost_changes: Arc<AtomicU32>,
 }
 
 impl Protection {
+    pub(super) fn new(root: &Root, systemd: Option<Systemd>) -> Self {
+        Self {
+            root: root.clone(),
+            systemd,
+            lost_changes: Arc::default(),
+        }
+    }
+
+    pub(super) const fn root(&self) -> &Root {
+        &self.root
+    }
+
     /// Whether an earlier protection may have to be removed.
     pub(super) async fn has_traces(&self) -> Result<bool, RootError> {
         self.blocking(|root| {
@@ -139,7 +170,7 @@ impl Protection {
         let is_stale = |name: &&String| !digest_of(name).is_some_and(|it| digests.contains(it));
         let stale: Vec<String> = record.labelled.iter().filter(is_stale).cloned().collect();
         for name in &stale {
-            labels.set_pinned(name, false).await?;
+            self.change_label(labels, name, false).await?;
             record.labelled.remove(name);
         }
         let mut missing = Vec::new();
@@ -156,9 +187,26 @@ impl Protection {
             self.blocking(move |root| record.save(root)).await?;
         }
         for name in missing {
-            labels.set_pinned(name, true).await?;
+            self.change_label(labels, name, true).await?;
         }
         Ok(())
+    }
+
+    /// Changes a label, unless that may be what ends the runtime: it must not be ended again and again.
+    async fn change_label(
+        &self,
+        labels: &ImageLabels,
+        name: &str,
+        is_pinned: bool,
+    ) -> Result<(), ProtectionError> {
+        if self.lost_changes.load(Ordering::Relaxed) >= MAX_LOST_CHANGES {
+            return Err(ProtectionError::LabelsUnsafe);
+        }
+        let changed = labels.set_pinned(name, is_pinned).await;
+        if changed.as_ref().is_err_and(CriError::is_connection_lost) {
+            self.lost_changes.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(changed?)
     }
 
     /// Removes all traces of protections. A runtime that cannot be asked keeps its labels, and the record stays.

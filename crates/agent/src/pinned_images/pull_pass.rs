@@ -24,9 +24,25 @@ const PROTECTION_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct PassResult {
     pub(super) states: ImageStates,
     /// Why present images are not protected.
-    pub(super) unprotected: Option<String>,
+    pub(super) unprotected: Option<Unprotected>,
     /// Whether another pass soon may change the result.
     pub(super) is_retryable: bool,
+}
+
+/// Why present images are not protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unprotected {
+    pub(super) message: String,
+    is_retryable: bool,
+}
+
+impl Unprotected {
+    const fn for_now(message: String) -> Self {
+        Self {
+            message,
+            is_retryable: true,
+        }
+    }
 }
 
 /// One pass.
@@ -77,6 +93,8 @@ impl PullPass<'_> {
             _ => false,
         };
         result.is_retryable |= result.states.values().any(failed);
+        let unprotected = result.unprotected.as_ref();
+        result.is_retryable |= unprotected.is_some_and(|why| why.is_retryable);
         result
     }
 
@@ -85,7 +103,7 @@ impl PullPass<'_> {
         result: &mut PassResult,
         on_progress: &impl Fn(&ImageStates),
     ) -> Result<(), CriError> {
-        let runtime = Runtime::connect(&self.protection.root, &self.settings.sockets()).await?;
+        let runtime = Runtime::connect(self.protection.root(), &self.settings.sockets()).await?;
         let images = self.desired.images();
         let present = look(&runtime, &images).await?;
         let names = |present: &[(String, LocalImage)]| -> BTreeSet<String> {
@@ -124,7 +142,7 @@ impl PullPass<'_> {
         on_progress: &impl Fn(&ImageStates),
     ) -> Result<(), CriError> {
         tracing::info!("pulling {} images of PinnedImageSets", missing.len());
-        let pull = ImagePull::prepare(&self.protection.root, runtime, self.settings).await?;
+        let pull = ImagePull::prepare(self.protection.root(), runtime, self.settings).await?;
         let (ended, mut ends) = mpsc::unbounded_channel();
         let collect = async {
             while let Some((image, end)) = ends.recv().await {
@@ -150,21 +168,23 @@ impl PullPass<'_> {
         runtime: &Runtime,
         images: &BTreeSet<String>,
         present: &[(String, LocalImage)],
-    ) -> Option<String> {
+    ) -> Option<Unprotected> {
         if let Err(error) = self.protection.apply(runtime, images, present).await {
-            return Some(chain(&error));
+            return Some(Unprotected {
+                message: chain(&error),
+                is_retryable: error.is_retryable(),
+            });
         }
         for check in 0..PROTECTION_CHECKS {
             match unprotected(runtime, present).await {
                 Ok(None) => return None,
                 Ok(Some(image)) if check + 1 == PROTECTION_CHECKS => {
-                    return Some(format!(
-                        "{} does not report image {image} as pinned",
-                        runtime.name()
-                    ));
+                    let name = runtime.name();
+                    let message = format!("{name} does not report image {image} as pinned");
+                    return Some(Unprotected::for_now(message));
                 }
                 Ok(Some(_)) => sleep(PROTECTION_CHECK_INTERVAL).await,
-                Err(error) => return Some(chain(&error)),
+                Err(error) => return Some(Unprotected::for_now(chain(&error))),
             }
         }
         None

@@ -184,7 +184,9 @@ impl PullTask {
         }
         self.complete
             .retain(|name, _| work.desired.sets.contains_key(name));
-        self.publish(work, &result.states, result.unprotected.as_deref(), None);
+        let unprotected = result.unprotected.as_ref();
+        let unprotected = unprotected.map(|why| why.message.as_str());
+        self.publish(work, &result.states, unprotected, None);
         result
     }
 
@@ -238,5 +240,5 @@ fn problem(result: &PassResult) -> Option<(Reason, String)> {
         _ => None,
     });
     let unprotected = result.unprotected.clone();
-    failed.or(unprotected.map(|why| (Reason::ImageNotProtected, why)))
+    failed.or(unprotected.map(|why| (Reason::ImageNotProtected, why.message)))
 }
