@@ -21,7 +21,8 @@ pub struct PinnedImageSettings {
     /// over a slow line.
     pub pull_timeout: Duration,
     /// `pinnedImages.updateWait`: how long an update with a drain waits for images that are pulled for the first time.
-    /// Default 10 min; zero disables it.
+    /// Default 5 min, half of the time after which a controller withdraws a grant that no cordon acknowledges; zero
+    /// disables it.
     pub update_wait: Duration,
 }
 
@@ -55,7 +56,7 @@ impl PinnedImageSettings {
             min_free: read.take("pinnedImages.minFree", MinFree::Percent(20)),
             parallel: read.take_if("pinnedImages.parallel", 3, some),
             pull_timeout: read.take_if("pinnedImages.pullTimeout", minutes(15), positive),
-            update_wait: read.take("pinnedImages.updateWait", minutes(10)),
+            update_wait: read.take("pinnedImages.updateWait", minutes(5)),
         }
     }
 }
