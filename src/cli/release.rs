@@ -12,11 +12,11 @@ use super::{
     print_data, short, start_logging_beside_a_page,
     uninstall::unprotect_images,
 };
-use machinist_base::error_chain::chain;
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_cluster::node::Uncordon;
 use machinist_status::{DriftStatus, settings::Fragment};
 use machinist_update::{
-    handover::{self, HandoverError},
+    handover::{self, HandoverError, ReleasedFiles},
     store::{self, StateStore},
 };
 
@@ -96,9 +96,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
-    // machine-config-daemon pins the images of the same sets itself.
-    short()?.block_on(unprotect_images(&context));
-    let left = handed.forget(&store)?;
+    let left = forget(&context, &store, handed)?;
     let answer = ReleaseOutput {
         api_version: "machinist.dev/v1",
         kind: "Released",
@@ -120,6 +118,17 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         )
     })?;
     Ok(Exit::Done)
+}
+
+/// Ends machinist's ownership; returns the originals that stay.
+fn forget(
+    context: &ConfigContext,
+    store: &StateStore,
+    handed: ReleasedFiles,
+) -> anyhow::Result<Vec<(AbsPath, AbsPath)>> {
+    // machine-config-daemon pins the images of the same sets itself.
+    short()?.block_on(unprotect_images(context));
+    Ok(handed.forget(store)?)
 }
 
 /// The config as the API server returns it, which is the form that the daemon uses.

@@ -37,7 +37,7 @@ async fn containerd_keeps_images_by_a_label_that_leaves_with_the_set() {
         "{record}"
     );
     assert!(!record.contains(&pause), "its label is containerd's own");
-    machine.has(&[set("first", 2, &[pulled.clone()])]);
+    machine.has(&[set("first", 2, std::slice::from_ref(&pulled))]);
     agent.ended(2).await;
     let mut expected = vec![pause.clone(), pulled.clone()];
     expected.sort();

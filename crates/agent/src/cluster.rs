@@ -84,6 +84,7 @@ pub(super) struct ClusterHandle {
     pool: watch::Receiver<Option<String>>,
     /// The sets of images of that pool.
     image_sets: watch::Receiver<Option<ImageSetSelection>>,
+    metrics: Metrics,
     /// Notified when another daemon may have started.
     suspect: Arc<Notify>,
     /// Whether a controller has to grant updates of our Node.
@@ -121,7 +122,6 @@ pub(super) struct AgentHandles {
     pub(super) held: watch::Receiver<Option<PinStatus>>,
     /// The service manager; none if the root is not a running machine.
     pub(super) systemd: Option<Systemd>,
-    pub(super) metrics: Metrics,
 }
 
 impl AgentHandles {
@@ -130,6 +130,7 @@ impl AgentHandles {
         &self,
         cluster: &Cluster,
         pool: watch::Receiver<Option<ImageSetSelection>>,
+        metrics: Metrics,
         tasks: &Tasks,
     ) -> PullReports {
         let settings = self.settings.borrow().clone();
@@ -146,8 +147,7 @@ impl AgentHandles {
             settings: self.settings.clone(),
             other_daemon: self.other_daemon.clone(),
         };
-        let (systemd, metrics) = (self.systemd.clone(), self.metrics.clone());
-        pinned_images::start(&self.root, systemd, inputs, metrics, tasks)
+        pinned_images::start(&self.root, self.systemd.clone(), inputs, metrics, tasks)
     }
 }
 
@@ -170,10 +170,11 @@ impl ClusterHandle {
             pod_uid,
             pool,
             image_sets,
+            metrics,
             suspect,
             grants,
         } = self;
-        let images = beside.start_images(&cluster, image_sets, tasks);
+        let images = beside.start_images(&cluster, image_sets, metrics, tasks);
         let (asks, asked) = watch::channel(None);
         status_publisher::start_publishing(
             &node,
@@ -331,10 +332,9 @@ async fn join(
         boot: boot_id::current(root).ok().flatten().unwrap_or_default(),
     };
     tasks.spawn("node view", seen.publish_view(to, tasks.token()));
-    let (events, queue) = Events::new();
-    let source = EventSource::Agent(node.clone());
-    let (clock, stop) = (Clock::system(), tasks.token());
-    let report = events::report(cluster.clone(), source, queue, clock, stop);
+    let ((events, queue), source) = (Events::new(), EventSource::Agent(node.clone()));
+    let stop = tasks.token();
+    let report = events::report(cluster.clone(), source, queue, Clock::system(), stop);
     tasks.spawn("events", report);
     let joined = Some(ClusterHandle {
         grants: GrantGate::new(node.clone()),
@@ -344,6 +344,7 @@ async fn join(
         pod_uid,
         pool: watch::channel(None).1,
         image_sets: watch::channel(None).1,
+        metrics: metrics.clone(),
         suspect: Arc::default(),
     });
     Ok(ClusterInputs {

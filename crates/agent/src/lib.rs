@@ -321,7 +321,6 @@ async fn build(
         statuses: status.subscribe(),
         other_daemon: other_daemon.clone(),
         systemd: systemd.clone(),
-        metrics: metrics.clone(),
     };
     let driver = cluster::on_node(driver.watch_options(conducts), around.joined, beside, tasks);
     let from = ReporterInputs {

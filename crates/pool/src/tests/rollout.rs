@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
 
 use super::{
     super::*,
