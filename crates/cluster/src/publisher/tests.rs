@@ -108,7 +108,7 @@ fn node_update_state_follows_the_mcd_protocol() {
             // The MachineConfigNode shows the same state.
             let clock = Clock::from_fn(|| NOW);
             let before = MachineConfigNodeStatus::default();
-            let mcn = progress(&report, shown, &before, &clock).unwrap();
+            let mcn = progress(&report, shown, None, &before, &clock).unwrap();
             let kind = NodeConditionKind::NodeDegraded.as_str();
             let mcn = mcn.conditions.iter().find(|it| it.kind == kind).unwrap();
             assert_eq!((mcn.status, &mcn.message), (Progress::True, &text));
