@@ -49,6 +49,7 @@ fi
 "#;
 
 const OSTREE: &str = "/usr/bin/ostree";
+const UNSHARE: &str = "/usr/bin/unshare";
 
 /// The steps that fail because `ostree admin` does, the others at their first write.
 const BY_PROGRAM: &[ProviderStep] = &[
@@ -216,7 +217,8 @@ impl OstreeMachine {
             if layout != Layout::Debian {
                 let options = layout.boot_options();
                 mounts.push_str(&format!(
-                    "23 22 8:3 / /boot {options} - ext4 /dev/sda3 rw\n"
+                    "23 22 8:3 / /boot {options} - ext4 /dev/sda3 rw\n\
+                     24 22 8:2 / /sysroot {options} - ext4 /dev/sda2 rw\n"
                 ));
             }
             self.files.write("proc/1/mountinfo", mounts);
@@ -284,6 +286,64 @@ impl OstreeProgram {
         }
     }
 
+    /// The program that runs `ostree container`: where /sysroot is mounted read-only, one that remounts it.
+    fn ostree_program(&self) -> &'static str {
+        match self.files.layout.boot_options() {
+            "ro" => UNSHARE,
+            _ => OSTREE,
+        }
+    }
+
+    /// The program that unshare starts after it has remounted /sysroot.
+    fn without_unshare<'a, 'b>(
+        &self,
+        program: &'a str,
+        arguments: &'b [&'a str],
+    ) -> (&'a str, &'b [&'a str]) {
+        let (program, arguments) = match (program, arguments) {
+            (
+                UNSHARE,
+                [
+                    "--mount",
+                    _,
+                    _,
+                    _,
+                    _,
+                    script,
+                    _,
+                    "/sysroot",
+                    program,
+                    rest @ ..,
+                ],
+            ) => {
+                assert!(script.starts_with("mount -o remount,rw \"$1\" && shift && exec"));
+                (*program, rest)
+            }
+            other => {
+                let is_extension = matches!(arguments, ["container" | "refs", ..]);
+                assert!(
+                    !is_extension || self.ostree_program() == OSTREE,
+                    "{arguments:?}"
+                );
+                other
+            }
+        };
+        (program, arguments)
+    }
+
+    /// Replaces or removes a file on a file system that is mounted read-only.
+    fn change_read_only(&self, arguments: &[&str]) {
+        match arguments {
+            [source, file] => {
+                let text = self.files.read(source);
+                self.files.write(file, &text);
+                self.files.write(&format!("run/by-unshare{file}"), text);
+            }
+            [file] => fs::remove_file(self.files.path(file)).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Copies the repository of an image, as the script with podman does.
     fn extract(&self, image: &str, directory: &str) -> Result<(), String> {
         let image = ImageRef::parse(image).unwrap();
@@ -310,7 +370,7 @@ impl HostCommand for OstreeProgram {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert!([OSTREE, "/usr/bin/unshare"].contains(&program), "{program}");
+        let (_, arguments) = self.without_unshare(program, arguments);
         let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
         if is_step && self.is_failing() {
             return Err("exit status 1".into());
@@ -330,22 +390,9 @@ impl HostCommand for OstreeProgram {
                 self.rpm_ostree.prune(&self.files);
                 done
             }
-            [
-                "--mount",
-                "--propagation",
-                "private",
-                "/bin/sh",
-                "-c",
-                script,
-                _,
-                "/boot",
-                source,
-                file,
-            ] => {
+            ["--mount", _, _, _, _, script, _, "/boot", rest @ ..] => {
                 assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
-                let text = self.files.read(source);
-                self.files.write(file, &text);
-                self.files.write(&format!("run/by-unshare{file}"), text);
+                self.change_read_only(rest);
                 Ok(())
             }
             ["refs", "--repo", "/ostree/repo", rest @ ..] => {
@@ -363,6 +410,7 @@ impl HostCommand for OstreeProgram {
         files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         self.registry.set_running(true);
+        let (program, arguments) = self.without_unshare(program, arguments);
         if program == OSTREE {
             let needed = "layers already present: 2; layers needed: 4 (1.2\u{a0}GB)\n";
             self.files.write(files.output, needed);
@@ -392,12 +440,15 @@ impl HostCommand for OstreeProgram {
     }
 
     async fn received_bytes(&self, program: &str) -> Option<u64> {
-        assert_eq!(program, OSTREE);
+        assert_eq!(program, self.ostree_program());
         Some(300 << 20)
     }
 
     async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert!([OSTREE, "/bin/sh"].contains(&program), "{program}");
+        assert!(
+            [self.ostree_program(), "/bin/sh"].contains(&program),
+            "{program}"
+        );
         self.registry.set_running(false);
         Ok(())
     }

@@ -119,6 +119,7 @@ fn with_packages(kernel_type: KernelType, extensions: &[&str]) -> DesiredDeploym
             kernel_type,
             extensions: names(extensions),
             repository: None,
+            adopted: BTreeSet::new(),
         }),
         ..DesiredDeployment::default()
     }

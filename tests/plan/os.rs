@@ -304,11 +304,11 @@ fn extensions_are_added_and_removed_and_those_of_the_host_stay() {
 
 #[test]
 fn an_unknown_extension_is_refused_with_the_known_ones() {
-    let to = with_extensions(&["usbguard", "wasm"]);
+    let to = with_extensions(&["usbguard", "games"]);
     let refusals = planned_packages(&with_extensions(&[]), &to, extended(&[], &[])).unwrap_err();
     assert_eq!(refusals.len(), 1, "{refusals:?}");
     assert_eq!(refusals[0].reason, Reason::NoProviderForExtensions);
-    assert_eq!(&*refusals[0].message, "\"wasm\" is not a known extension");
+    assert_eq!(&*refusals[0].message, "\"games\" is not a known extension");
     let expected = refusals[0].expected.as_deref().unwrap();
     assert!(
         expected.starts_with("one of ipsec, kerberos, "),

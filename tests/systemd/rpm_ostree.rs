@@ -25,7 +25,7 @@ fn change(image: Option<&str>) -> PackageChange {
 /// The names of a request's options, in their order.
 fn options(own: &str, keep_image: Option<&str>) -> Vec<String> {
     let common = [
-        "allow-inactive-requests",
+        "allow-inactive",
         "idempotent-layering",
         "initiating-command-line",
     ];

@@ -53,7 +53,10 @@ async fn an_image_is_downloaded_before_the_update_and_tried_by_one_boot() {
     let first = with_image("one", &one);
     let agent = host.agent(&first);
     let mut reports = agent.reports.clone();
-    let fetching = reports.wait_for(|report| report.download.is_some());
+    let fetching = reports.wait_for(|report| {
+        let download = report.download.as_ref();
+        download.is_some_and(|download| download.needed_layers.is_some())
+    });
     let report = fetching.await.unwrap().clone();
     assert_eq!(report.phase, Phase::Fetching);
     let expected = FetchProgress {

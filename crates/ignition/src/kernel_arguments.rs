@@ -80,8 +80,8 @@ impl KernelArgument {
         self.for_init
     }
 
-    fn key(&self) -> (bool, &str) {
-        (self.for_init, &self.name)
+    fn key(&self) -> (bool, String) {
+        (self.for_init, self.name.to_string())
     }
 }
 
@@ -154,39 +154,28 @@ impl KernelCommandLine {
 
     /// Those of its arguments that a kernel started with `running` does not have, in their order.
     /// An argument that occurs several times needs to be present only once. The order of arguments
-    /// with the same name matters, since a later one may override an earlier one: those after a missing
-    /// one are missing, too.
+    /// with the same name matters, since a later one may override an earlier one.
     pub fn missing_from(&self, running: &Self) -> Vec<&KernelArgument> {
         let mut later = BTreeSet::new();
         let last = self.0.iter().rev().filter(|one| later.insert(*one));
         let mut wanted: Vec<_> = last.collect();
         wanted.reverse();
-        running.without(wanted)
+        let mut present = PresentArguments::of(running);
+        wanted.retain(|one| !present.take(one));
+        wanted
     }
 
-    /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often.
+    /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often, and those of
+    /// the same name that follow a missing one are missing, too.
     pub fn missing_with_repeats_from(&self, running: &Self) -> Vec<&KernelArgument> {
-        running.without(self.0.iter().collect())
-    }
-
-    /// Those of the arguments that follow what is present, per name.
-    fn without<'a>(&self, mut wanted: Vec<&'a KernelArgument>) -> Vec<&'a KernelArgument> {
-        let mut present: BTreeMap<_, Vec<&KernelArgument>> = BTreeMap::new();
-        for argument in &self.0 {
-            present.entry(argument.key()).or_default().push(argument);
-        }
-        wanted.retain(|wanted| {
-            let rest = present.entry(wanted.key()).or_default();
-            match rest.iter().position(|one| one == wanted) {
-                Some(at) => {
-                    rest.drain(..=at);
-                    false
-                }
-                None => {
-                    rest.clear();
-                    true
-                }
+        let mut present = PresentArguments::of(running);
+        let mut wanted: Vec<_> = self.0.iter().collect();
+        wanted.retain(|one| {
+            let is_missing = !present.take(one);
+            if is_missing {
+                present.clear(one);
             }
+            is_missing
         });
         wanted
     }
@@ -200,6 +189,36 @@ impl KernelCommandLine {
     /// The maximum length of a command line in bytes.
     pub const fn longest() -> usize {
         MAX_COMMAND_LINE_BYTES
+    }
+}
+
+/// The arguments of a running kernel that were not compared yet, by their names and in their order.
+struct PresentArguments<'a>(BTreeMap<(bool, String), Vec<&'a KernelArgument>>);
+
+impl<'a> PresentArguments<'a> {
+    fn of(running: &'a KernelCommandLine) -> Self {
+        let mut present: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for argument in &running.0 {
+            present.entry(argument.key()).or_default().push(argument);
+        }
+        Self(present)
+    }
+
+    /// Takes the argument, and those of its name before it. Returns whether it was there.
+    fn take(&mut self, argument: &KernelArgument) -> bool {
+        let Some(rest) = self.0.get_mut(&argument.key()) else {
+            return false;
+        };
+        let found = rest.iter().position(|one| *one == argument);
+        if let Some(at) = found {
+            rest.drain(..=at);
+        }
+        found.is_some()
+    }
+
+    /// Takes all arguments of this name.
+    fn clear(&mut self, argument: &KernelArgument) {
+        self.0.remove(&argument.key());
     }
 }
 

@@ -259,7 +259,7 @@ fn all_changes(
         let change = OsChange::new(OsPart::ExtensionsImage, image, ChangeKind::Modify);
         changes.push(change);
     }
-    changes.extend(extensions(from, to, &observed.os));
+    changes.extend(extensions(from, to, observed));
     let (before, after) = (kernel_type(from), kernel_type(to));
     let runs = observed.os.kernel_type.as_deref();
     if before != after && runs.and_then(KernelType::parse) != Some(after) {
@@ -290,7 +290,18 @@ fn packages(config: &MachineConfig) -> OsPackages {
         kernel_type: kernel_type(config),
         extensions: config.extensions.iter().cloned().collect(),
         repository: repository.and_then(|image| ImageRef::parse(image).ok()),
+        adopted: BTreeSet::new(),
     }
+}
+
+/// The packages that the config of another daemon has, and what those of its kernel replace, each of these after `-`.
+fn adopted_packages(observed: &MachineFacts) -> BTreeSet<String> {
+    let BaseConfig::Declared(declared) = &observed.base else {
+        return BTreeSet::new();
+    };
+    let packages = packages(&declared.config);
+    let removed = packages.replaced().iter().map(|name| format!("-{name}"));
+    packages.names().into_iter().chain(removed).collect()
 }
 
 /// What the provider must change for these changes; `None` if it must change nothing.
@@ -319,11 +330,16 @@ pub(super) fn update(
         image,
         remove_arguments,
         append_arguments,
-        packages: capabilities.extensions.then(|| packages(to)),
+        packages: capabilities.extensions.then(|| OsPackages {
+            adopted: adopted_packages(observed),
+            ..packages(to)
+        }),
     })
 }
 
-fn extensions(from: &MachineConfig, to: &MachineConfig, os: &OsFacts) -> Vec<OsChange> {
+fn extensions(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts) -> Vec<OsChange> {
+    let os = &observed.os;
+    let is_adopted = matches!(observed.base, BaseConfig::Declared(_));
     let after: BTreeSet<&String> = to.extensions.iter().collect();
     let mut before: BTreeSet<&String> = from.extensions.iter().collect();
     // If a provider reports what is installed, that is authoritative.
@@ -331,12 +347,15 @@ fn extensions(from: &MachineConfig, to: &MachineConfig, os: &OsFacts) -> Vec<OsC
         Some(present) => present.iter().collect(),
         None => before.clone(),
     };
+    // An unknown one that was accepted before is no reason to refuse a config now.
+    let is_new = |name: &&&String| extension_packages(name).is_some() || !before.contains(**name);
+    let added: Vec<&String> = after.difference(&present).filter(is_new).copied().collect();
     before.retain(|name| present.contains(name));
     let change = |name: &str, change| OsChange::new(OsPart::Extensions, name, change);
-    let added = after.difference(&present);
+    let added = added.into_iter();
     let added = added.map(|name| change(name, ChangeKind::Create));
     let removed = before.difference(&after).map(|name| OsChange {
-        of_host: os.extensions.is_some() && !os.own_extensions.contains(*name),
+        of_host: os.extensions.is_some() && !is_adopted && !os.own_extensions.contains(*name),
         ..change(name, ChangeKind::Remove)
     });
     added.chain(removed).collect()

@@ -57,8 +57,8 @@ fn modifiers(change: &PackageChange) -> Options {
 fn options(change: &PackageChange, kind: TransactionKind) -> Options {
     let mut options = vec![
         ("idempotent-layering", true.into()),
-        // An image may have a package of an extension already.
-        ("allow-inactive-requests", true.into()),
+        // An image may have a package of an extension already. The daemon reads this name, not the documented one.
+        ("allow-inactive", true.into()),
         ("initiating-command-line", "machinist".into()),
     ];
     options.push(match kind {

@@ -190,6 +190,7 @@ pub(super) async fn after_a_boot_the_booted_deployment_is_as_desired<H: Host>(s:
             kernel_type: KernelType::Realtime,
             extensions: BTreeSet::from(["usbguard".to_owned()]),
             repository: None,
+            adopted: BTreeSet::new(),
         });
     }
     let booted = s.boot_into(&wanted).await?.booted;

@@ -13,6 +13,7 @@ const EXTENSIONS: &[(&str, &[&str])] = &[
     ("sysstat", &["sysstat"]),
     ("two-node-ha", &["fence-agents-all", "pacemaker", "pcs"]),
     ("usbguard", &["usbguard"]),
+    ("wasm", &["crun-wasm"]),
 ];
 
 /// Packages that only some releases of an extension have.
@@ -117,9 +118,29 @@ pub struct OsPackages {
     pub extensions: BTreeSet<String>,
     /// The image with the repository of the packages; `None` uses the repositories of the host.
     pub repository: Option<ImageRef>,
+    /// Packages that another daemon has added, whose work machinist continues: they are machinist's as well.
+    pub adopted: BTreeSet<String>,
 }
 
 impl OsPackages {
+    /// The names of all packages, also of those that only some releases have.
+    pub(super) fn names(&self) -> BTreeSet<String> {
+        let extensions = self.extensions.iter().flat_map(|extension| {
+            let needed = extension_packages(extension).unwrap_or_default();
+            needed.iter().chain(optional_extension_packages(extension))
+        });
+        let kernel = self.kernel_type.packages().iter();
+        kernel
+            .chain(extensions)
+            .map(|name| (*name).to_owned())
+            .collect()
+    }
+
+    /// The packages of the image that are removed.
+    pub(super) const fn replaced(&self) -> &'static [&'static str] {
+        self.kernel_type.replaced_packages()
+    }
+
     /// Whether the deployment has only the packages of its image.
     pub fn is_empty(&self) -> bool {
         self.kernel_type == KernelType::Default && self.extensions.is_empty()

@@ -50,6 +50,9 @@ pub struct TrialPackages {
     /// The image with the repository of the packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
+    /// Packages that another daemon has added.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub adopted: BTreeSet<String>,
 }
 
 impl From<&OsPackages> for TrialPackages {
@@ -58,6 +61,7 @@ impl From<&OsPackages> for TrialPackages {
             kernel_type: packages.kernel_type.to_string(),
             extensions: packages.extensions.clone(),
             repository: packages.repository.as_ref().map(ToString::to_string),
+            adopted: packages.adopted.clone(),
         }
     }
 }
@@ -69,6 +73,7 @@ impl TrialPackages {
             kernel_type: KernelType::parse(&self.kernel_type).unwrap_or_default(),
             extensions: self.extensions.clone(),
             repository: repository.and_then(|image| ImageRef::parse(image).ok()),
+            adopted: self.adopted.clone(),
         }
     }
 }

@@ -22,7 +22,7 @@ mod obstacles;
 mod own_packages;
 mod package_repository;
 mod package_update;
-mod read_only_boot;
+mod read_only_mounts;
 mod staged;
 mod staging;
 mod state;
@@ -48,7 +48,6 @@ use super::{
     OsError, OsProvider, ProviderStep, RpmOstree, grub::ChangedFiles, host_detection::host_kind,
     trial_arguments::without_trial,
 };
-use machinist_base::abs_path::AbsPath;
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
@@ -97,9 +96,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     }
 
     async fn stop_fetch(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
-        self.commands.stop(OSTREE).await?;
+        self.commands.stop(self.ostree_program()).await?;
         self.commands.stop(SHELL).await?;
-        self.commands.cancel_change().await
+        self.commands.cancel_change().await?;
+        Ok(package_repository::select(&self.root, None)?)
     }
 
     async fn admin(
@@ -129,31 +129,18 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
     }
 
-    fn create_marker(&self, file: &str) -> Result<(), OstreeError> {
-        let Ok(path) = AbsPath::new(file) else {
-            return Ok(());
-        };
-        Ok(self.root.replace(&path, b"", 0o644)?)
-    }
-
-    fn remove_marker(&self, file: &str) -> Result<(), OstreeError> {
-        let Ok(path) = AbsPath::new(file) else {
-            return Ok(());
-        };
-        Ok(self.root.remove_file(&path)?)
-    }
-
     /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
     async fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        self.remove_reference().await?;
         if TrialState::of(&state.files.block) != TrialState::None {
             self.set_trial(state, TrialState::None).await?;
         }
         for file in [NOT_FINALIZED, NOT_REMOVED] {
-            self.remove_marker(file)?;
+            self.remove_marker(file).await?;
         }
         let custom = custom_config(&state.files.custom, false);
-        self.write_custom(&state.files, &custom).await
+        self.write_custom(&state.files, &custom).await?;
+        self.try_remove_reference().await;
+        Ok(())
     }
 
     /// Removes the staged deployment, and one that the machine has left.
@@ -162,9 +149,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             // The staged one comes before those of the menu.
             self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
         }
-        self.remove_marker(SWITCHING)?;
+        self.remove_marker(SWITCHING).await?;
         if state.is_trial_left() {
-            self.create_marker(NOT_REMOVED)?;
+            self.create_marker(NOT_REMOVED).await?;
             self.set_trial(state, TrialState::Removed).await?;
             self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
         }
@@ -185,7 +172,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             }
             true => {
                 self.set_trial(state, TrialState::None).await?;
-                self.remove_marker(NOT_FINALIZED)
+                self.remove_marker(NOT_FINALIZED).await
             }
             false => Ok(()),
         }
@@ -264,6 +251,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
     async fn remove_unused_images(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
+        self.try_remove_reference().await;
         self.remove_images(None).await.map_err(at)
     }
 

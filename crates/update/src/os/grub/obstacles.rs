@@ -56,9 +56,12 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
         Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
             Some(ProviderObstacle::GrubFileSystem)
         }
+        Some(mount) if !is_plain_device(root, mount.device) => {
+            Some(ProviderObstacle::GrubBlockDevice)
+        }
+        // The last one: it is no obstacle to every provider.
         Some(mount) if mount.is_read_only => Some(ProviderObstacle::GrubReadOnly),
-        Some(mount) if is_plain_device(root, mount.device) => None,
-        Some(_) => Some(ProviderObstacle::GrubBlockDevice),
+        Some(_) => None,
         None => Some(ProviderObstacle::GrubFileSystem),
     }
 }
@@ -216,6 +219,12 @@ mod tests {
         write(
             "proc/1/mountinfo",
             "22 1 259:1 / / rw - ext4 /dev/md126p1 rw\n",
+        );
+        expect(Some(ProviderObstacle::GrubBlockDevice));
+        // A mount that is read-only does not hide it.
+        write(
+            "proc/1/mountinfo",
+            "22 1 259:1 / / ro - ext4 /dev/md126p1 ro\n",
         );
         expect(Some(ProviderObstacle::GrubBlockDevice));
         write(

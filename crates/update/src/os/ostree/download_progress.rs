@@ -3,7 +3,7 @@
 //! The extension of libostree prints how many layers it needs before it downloads them, and writes a reference for each
 //! complete one.
 
-use super::{OSTREE, OstreeProvider, RpmOstree, image_download::OUTPUT_FILE};
+use super::{OstreeProvider, RpmOstree, image_download::OUTPUT_FILE};
 use crate::os::{FetchProgress, HostCommand};
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::{Root, RootError};
@@ -40,6 +40,7 @@ fn text(root: &Root, file: &str) -> String {
 impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Records what is there before a download.
     pub(super) fn begin_progress(&self) -> Result<(), RootError> {
+        self.write_run_file(OUTPUT_FILE, "")?;
         self.write_run_file(LAYERS_BEFORE, &stored_layers(&self.root).to_string())
     }
 
@@ -49,7 +50,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let before = text(&self.root, LAYERS_BEFORE).trim().parse::<u64>();
         let stored = stored_layers(&self.root);
         FetchProgress {
-            received_bytes: self.commands.received_bytes(OSTREE).await,
+            received_bytes: self.commands.received_bytes(self.ostree_program()).await,
             layers: before.map_or(0, |before| stored.saturating_sub(before)),
             needed_layers: needed.as_ref().map(|(layers, _)| *layers),
             needed_size: needed.map(|(_, size)| size),

@@ -52,6 +52,10 @@ pub(super) enum OstreeError {
     OtherArguments { found: String, wanted: String },
     #[error("there is no rpm-ostree, which adds packages")]
     Unsupported,
+    #[error(
+        "the deployment {0} has files in its initial RAM disk (rpm-ostree initramfs-etc), which a new one would lose"
+    )]
+    InitramfsFiles(DeploymentId),
     #[error("rpm-ostree failed")]
     Layering {
         is_final: bool,

@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use super::{
-    MENU_TIMEOUT, OSTREE, OstreeProvider, RpmOstree,
+    MENU_TIMEOUT, OstreeProvider, RpmOstree,
     commit_image::REPOSITORY,
     error::OstreeError,
     fetched_images::{record, recorded},
@@ -80,12 +80,13 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<FetchedImage, OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Fetch);
+        let begun = self.begin_progress();
+        begun.map_err(|error| at(error.into()))?;
         if let Some(fetched) = images::fetched(&self.root, image).map_err(at)? {
             return Ok(fetched);
         }
         self.try_remove_images(Some(image)).await;
         let recorded = self.record_before(image);
-        let recorded = recorded.and_then(|()| self.begin_progress());
         recorded.map_err(|error| at(error.into()))?;
         let reference = images::pulled(image);
         let pull = [
@@ -96,7 +97,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             REPOSITORY,
             &reference,
         ];
-        if let Err(error) = self.run_in_background(OSTREE, &pull, limit).await {
+        if let Err(error) = self.run_ostree_in_background(&pull, limit).await {
             return Err(self.download_error(image, error, limit).await);
         }
         let fetched = images::fetched(&self.root, image).map_err(at)?;
@@ -247,7 +248,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     ) -> Result<(), OstreeError> {
         let mut all = vec!["container", "image", command];
         all.extend(arguments);
-        let done = self.commands.run(OSTREE, &all, MENU_TIMEOUT).await;
+        let done = self.run_ostree(&all).await;
         done.map_err(|source| OstreeError::Container { command, source })
     }
 }

@@ -18,8 +18,10 @@ pub(super) struct LayeredPackages {
     pub(super) requested: PackageNames,
     /// Those of the image that were removed.
     pub(super) removed: PackageNames,
-    /// There are packages from files, replaced packages, or modules.
+    /// There are packages from files, replaced packages, modules, or an initial RAM disk of the host.
     has_others: bool,
+    /// Files of /etc are in a second initial RAM disk, which only rpm-ostree adds to a deployment.
+    pub(super) has_initramfs_files: bool,
     /// The image from whose repository machinist has added packages.
     repository: Option<String>,
 }
@@ -58,6 +60,10 @@ impl LayeredPackages {
                 ("[packages]", "requested") => layered.requested = items,
                 ("[overrides]", "remove") => layered.removed = items,
                 (OWN_GROUP, REPOSITORY_KEY) => layered.repository = Some(value.trim().to_owned()),
+                ("[rpmostree]", "initramfs-etc") => layered.has_initramfs_files = !items.is_empty(),
+                ("[rpmostree]", "regenerate-initramfs") => {
+                    layered.has_others |= value.trim() == "true"
+                }
                 ("[packages]" | "[overrides]" | "[modules]", _) => {
                     layered.has_others |= !items.is_empty();
                 }
@@ -199,6 +205,7 @@ mod tests {
             kernel_type,
             extensions: names(extensions),
             repository: None,
+            adopted: BTreeSet::new(),
         }
     }
 

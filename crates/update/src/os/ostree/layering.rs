@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{
-    OSTREE, OstreeProvider, RpmOstree,
+    OstreeProvider, RpmOstree,
     bootc::SWITCHING,
     commit_image::REPOSITORY,
     error::OstreeError,
@@ -23,7 +23,7 @@ use crate::os::{
     BackgroundError, DesiredDeployment, HostCommand, OsError, ProviderStep, TransactionKind,
     host_detection::is_there,
 };
-use machinist_base::abs_path::AbsPath;
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
 
 /// The change of packages that was downloaded since the last boot.
 const DOWNLOADED: &str = "/run/machinist/os-packages-downloaded";
@@ -39,7 +39,7 @@ const REFERENCE_FILE: &str = "/ostree/repo/refs/heads/machinist/layered";
 const FINAL_ERRORS: [&str; 4] = [
     "Packages not found",
     "Could not depsolve",
-    "not found\"",
+    "\" not found",
     "is already provided by",
 ];
 
@@ -136,6 +136,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             .flat_map(LayeredPackages::recorded)
             .collect();
         let mut own = own_packages(&self.root)?;
+        own.extend(update.adopted.iter().cloned());
         own.retain(|name| there.contains(name));
         own.extend(update.change.install.iter().cloned());
         own.extend(update.change.remove.iter().map(|name| removal_of(name)));
@@ -182,10 +183,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     }
 
     /// Removes the reference of a trial's commit, which the deployment keeps or needs no more.
-    pub(super) async fn remove_reference(&self) -> Result<(), OstreeError> {
-        match is_there(&self.root, REFERENCE_FILE) {
-            true => self.reference("--delete", None).await,
-            false => Ok(()),
+    pub(super) async fn try_remove_reference(&self) {
+        if is_there(&self.root, REFERENCE_FILE)
+            && let Err(error) = self.reference("--delete", None).await
+        {
+            tracing::warn!("the reference {REFERENCE} remains: {}", chain(&error));
         }
     }
 
@@ -204,7 +206,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         };
         let mut all = vec!["refs", "--repo", REPOSITORY];
         all.extend(arguments.iter().map(String::as_str));
-        let done = self.commands.run(OSTREE, &all, super::MENU_TIMEOUT).await;
+        let done = self.run_ostree(&all).await;
         done.map_err(|source| OstreeError::Reference { command, source })
     }
 }

@@ -126,6 +126,9 @@ impl NewDeployment {
         };
         let image = wanted.image.as_ref().filter(|image| !has_image(image));
         let layered = state.packages_of(&booted.id);
+        if layered.has_initramfs_files {
+            return Err(OstreeError::InitramfsFiles(booted.id));
+        }
         let packages = PackageUpdate::of(root, &layered, wanted.packages.as_ref(), image)?;
         let is_same_tree = image.is_none() && packages.is_none();
         if is_same_tree && arguments.own == booted.kernel_arguments {

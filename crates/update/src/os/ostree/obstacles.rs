@@ -1,6 +1,6 @@
 //! Checks what can be changed on this host, and whether a deployment can be tried.
 
-use super::{OSTREE, package_update::RPM_OSTREE, read_only_boot::UNSHARE, state::OstreeState};
+use super::{OSTREE, package_update::RPM_OSTREE, read_only_mounts::UNSHARE, state::OstreeState};
 use crate::os::{
     grub::loader_obstacle,
     host_detection::{host_kind, is_there},

@@ -19,18 +19,32 @@ const REPOSITORY_FILE: &str = "/etc/yum.repos.d/machinist-os-extensions.repo";
 /// Copies the repository of the image `$1` to the directory `$2`, and removes other repositories. The image stays only if
 /// it was there before. podman enforces containers-policy.json(5).
 const EXTRACT: &str = r#"set -e
-auth=/etc/ostree/auth.json
-test -e "$auth" && set -- "$1" "$2" --authfile "$auth"
 image=$1 directory=$2
+container=machinist-os-extensions
+pulled=/var/lib/machinist/os-extensions-pulled
 shift 2
-podman image exists "$image" && had=1 || had=
-test -n "$had" || podman pull --quiet "$@" "$image" >/dev/null
-container=$(podman create --network=none "$image" true)
+for auth in /run/ostree/auth.json /etc/ostree/auth.json /usr/lib/ostree/auth.json; do
+  if test -e "$auth"; then
+    set -- --authfile "$auth"
+    break
+  fi
+done
 clean() {
-  podman rm --force "$container" >/dev/null || :
-  test -n "$had" || podman rmi "$image" >/dev/null || :
+  podman rm --force --ignore "$container" >/dev/null || :
+  if test -e "$pulled"; then
+    podman rmi "$(cat "$pulled")" >/dev/null || :
+    rm -f "$pulled"
+  fi
 }
+# An earlier run may have been killed.
+clean
 trap clean EXIT
+trap 'exit 1' TERM INT
+if ! podman image exists "$image"; then
+  echo "$image" >"$pulled"
+  podman pull --quiet "$@" "$image" >/dev/null
+fi
+podman create --name "$container" --network=none "$image" true >/dev/null
 rm -rf "${directory%/*}"
 mkdir -p "$directory.new"
 podman cp "$container:/usr/share/rpm-ostree/extensions/." "$directory.new"

@@ -1,7 +1,9 @@
 //! Decides whether a deployment needs other packages.
 
 use super::{
-    images, layered_packages::LayeredPackages, own_packages::own_packages,
+    images,
+    layered_packages::{LayeredPackages, PackageNames},
+    own_packages::own_packages,
     package_repository::has_package,
 };
 use crate::os::{PackageChange, host_detection::is_there};
@@ -18,6 +20,8 @@ pub(super) struct PackageUpdate {
     /// The packages afterwards.
     pub(super) result: LayeredPackages,
     pub(super) repository: Option<ImageRef>,
+    /// Packages that another daemon has added.
+    pub(super) adopted: PackageNames,
 }
 
 impl PackageUpdate {
@@ -32,8 +36,15 @@ impl PackageUpdate {
         if !is_there(root, RPM_OSTREE) {
             return Ok(None);
         }
-        let own = own_packages(root)?;
-        let repository = wanted.and_then(|wanted| wanted.repository.as_ref());
+        let mut own = own_packages(root)?;
+        own.extend(
+            wanted
+                .iter()
+                .flat_map(|wanted| wanted.adopted.iter().cloned()),
+        );
+        // Without packages, the repository of an image is not used.
+        let wanted_packages = wanted.filter(|wanted| !wanted.is_empty());
+        let repository = wanted_packages.and_then(|wanted| wanted.repository.as_ref());
         let is_offered = |name: &str| has_package(root, repository, name);
         let change = wanted.map(|wanted| booted.change_to(wanted, &own, is_offered));
         let change = change.unwrap_or_default();
@@ -42,6 +53,9 @@ impl PackageUpdate {
             || (!booted.is_empty() && booted.is_from_other(repository));
         Ok(is_needed.then(|| Self {
             result: booted.after(&change),
+            adopted: wanted
+                .map(|wanted| wanted.adopted.clone())
+                .unwrap_or_default(),
             change: PackageChange {
                 image: image.map(images::pulled),
                 ..change

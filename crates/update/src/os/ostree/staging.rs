@@ -94,7 +94,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if Staged::read(&self.root)?.is_some_and(|staged| !staged.is_trial()) {
             self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
         }
-        self.remove_marker(SWITCHING)
+        self.remove_marker(SWITCHING).await
     }
 
     /// Lets libostree finalize the staged deployment, and GRUB try it once.
@@ -109,7 +109,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 "the next boot enters the new deployment and not {requested}, which was selected by grub-reboot"
             );
         }
-        self.create_marker(NOT_FINALIZED)?;
+        self.create_marker(NOT_FINALIZED).await?;
         self.set_trial(state, TrialState::Unlocked).await?;
         match state.own_staged().is_some_and(|staged| staged.is_locked) {
             true => {

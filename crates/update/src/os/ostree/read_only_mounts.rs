@@ -1,0 +1,156 @@
+//! Changes files where /boot or /sysroot is mounted read-only, as on Fedora CoreOS.
+//!
+//! libostree does so in a mount namespace of its own, and so does this: a program remounts the file system there, and
+//! every other process still sees it read-only.
+
+use std::time::Duration;
+
+use super::{MENU_TIMEOUT, OSTREE, OstreeProvider, RpmOstree, error::OstreeError};
+use crate::os::{
+    BackgroundError, HostCommand,
+    grub::{NewGrubFile, mount_of, mounts, real_path},
+    host_detection::is_there,
+};
+use machinist_base::abs_path::AbsPath;
+
+/// Starts a program in a new mount namespace.
+pub(super) const UNSHARE: &str = "/usr/bin/unshare";
+
+/// The file system with the repository.
+const SYSROOT: &str = "/sysroot";
+
+/// The content of the file, which the program moves to its place.
+const SOURCE: &str = "/run/machinist/grub-file";
+
+/// Replaces the file `$3` by the content of `$2`. The file keeps its mode.
+const REPLACE: &str = r#"set -e
+mount -o remount,rw "$1"
+new=$3.machinist
+cp --preserve=mode "$2" "$new"
+test ! -e "$3" || chmod --reference="$3" "$new"
+sync "$new"
+mv -f "$new" "$3"
+sync -f "$3"
+"#;
+
+/// Removes the file `$2`.
+const REMOVE: &str = r#"set -e
+mount -o remount,rw "$1"
+rm -f "$2"
+sync -f "$1"
+"#;
+
+/// Runs a program with its arguments.
+const RUN: &str = r#"mount -o remount,rw "$1" && shift && exec "$@""#;
+
+/// The arguments of unshare that run a script with the mount point as `$1`.
+fn unshare<'a>(script: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec![
+        "--mount",
+        "--propagation",
+        "private",
+        "/bin/sh",
+        "-c",
+        script,
+        "sh",
+    ];
+    all.extend(rest);
+    all
+}
+
+impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
+    /// The mount point of a file, if it is mounted read-only.
+    fn read_only_mount(&self, file: &str) -> Option<String> {
+        let mounts = mounts(&self.root);
+        let mount = mount_of(&mounts, file).filter(|mount| mount.is_read_only);
+        mount.map(|mount| mount.point.to_owned())
+    }
+
+    pub(super) async fn write_grub_file(&self, new: &NewGrubFile) -> Result<(), OstreeError> {
+        // A link stays, and its target is replaced.
+        let path = AbsPath::new(&new.file).ok();
+        let path = path.and_then(|path| real_path(&self.root, &path));
+        let file = path.map_or_else(|| new.file.clone(), |path| path.to_string());
+        let Some(point) = self.read_only_mount(&file) else {
+            return Ok(new.write(&self.root)?);
+        };
+        self.write_run_file(SOURCE, &new.text)?;
+        self.unshare(&file, REPLACE, &[&point, SOURCE, &file]).await
+    }
+
+    /// Creates an empty file that marks a state.
+    pub(super) async fn create_marker(&self, file: &str) -> Result<(), OstreeError> {
+        let Some(point) = self.read_only_mount(file) else {
+            return match AbsPath::new(file) {
+                Ok(path) => Ok(self.root.replace(&path, b"", 0o644)?),
+                Err(_) => Ok(()),
+            };
+        };
+        self.write_run_file(SOURCE, "")?;
+        self.unshare(file, REPLACE, &[&point, SOURCE, file]).await
+    }
+
+    pub(super) async fn remove_marker(&self, file: &str) -> Result<(), OstreeError> {
+        if !is_there(&self.root, file) {
+            return Ok(());
+        }
+        let Some(point) = self.read_only_mount(file) else {
+            return match AbsPath::new(file) {
+                Ok(path) => Ok(self.root.remove_file(&path)?),
+                Err(_) => Ok(()),
+            };
+        };
+        self.unshare(file, REMOVE, &[&point, file]).await
+    }
+
+    async fn unshare(&self, file: &str, script: &str, rest: &[&str]) -> Result<(), OstreeError> {
+        let arguments = unshare(script, rest);
+        let done = self.commands.run(UNSHARE, &arguments, MENU_TIMEOUT).await;
+        done.map_err(|source| OstreeError::Write {
+            file: file.to_owned(),
+            source,
+        })
+    }
+
+    /// The program that runs `ostree`. Most of its commands remount /sysroot themselves, but the extension for container
+    /// images does not.
+    pub(super) fn ostree_program(&self) -> &'static str {
+        match self.read_only_mount(SYSROOT) {
+            Some(_) => UNSHARE,
+            None => OSTREE,
+        }
+    }
+
+    /// The arguments of that program for a command of `ostree`.
+    fn ostree_arguments<'a>(&self, arguments: &[&'a str]) -> Vec<&'a str> {
+        match self.ostree_program() {
+            UNSHARE => {
+                let mut rest = vec![SYSROOT, OSTREE];
+                rest.extend(arguments);
+                unshare(RUN, &rest)
+            }
+            _ => arguments.to_vec(),
+        }
+    }
+
+    /// Runs a command of `ostree` that changes the repository.
+    pub(super) async fn run_ostree(
+        &self,
+        arguments: &[&str],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let all = self.ostree_arguments(arguments);
+        let program = self.ostree_program();
+        self.commands.run(program, &all, MENU_TIMEOUT).await
+    }
+
+    /// Runs one that takes long.
+    pub(super) async fn run_ostree_in_background(
+        &self,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<(), BackgroundError> {
+        let all = self.ostree_arguments(arguments);
+        self.run_in_background(self.ostree_program(), &all, limit)
+            .await
+    }
+}
