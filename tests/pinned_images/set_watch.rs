@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::server::Server;
+use crate::cluster::server::{InjectedFailure, Server};
 
 const SETS: &str = "/apis/machineconfiguration.openshift.io/v1/pinnedimagesets";
 
@@ -56,17 +56,38 @@ async fn sets_follow_the_cluster() {
 #[tokio::test]
 async fn a_missing_kind_is_no_error_and_asked_for_rarely() {
     let server = Server::start().await;
-    let (to, mut sets) = watch::channel(ImageSets::default());
+    let (to, sets) = watch::channel(ImageSets::default());
     let stop = CancellationToken::new();
     let watching = tokio::spawn(watch_image_sets(server.cluster().await, to, stop.clone()));
-    let missing = sets.wait_for(|sets| *sets == ImageSets::NoKind);
-    tokio::time::timeout(WAIT_TIMEOUT, missing)
-        .await
-        .unwrap()
-        .unwrap();
+    server.until("a list", |it| !it.requests().is_empty()).await;
     // Other failures are repeated after a second.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(server.requests().len(), 1);
+    assert_eq!(*sets.borrow(), ImageSets::Unknown, "it may be served later");
+    stop.cancel();
+    watching.await.unwrap();
+}
+
+#[tokio::test]
+async fn known_sets_survive_an_api_server_that_does_not_serve_the_kind_yet() {
+    let server = Server::start().await;
+    server.put(&format!("{SETS}/a"), object("a", 1, &["x"]));
+    let (to, mut sets) = watch::channel(ImageSets::default());
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(watch_image_sets(server.cluster().await, to, stop.clone()));
+    known(&mut sets, &["a"]).await;
+    server.until_watched().await;
+    server.trouble(
+        &format!("GET {SETS}"),
+        InjectedFailure::Code(404, "NotFound"),
+    );
+    let before = server.requests().len();
+    server.end_watches(false);
+    server
+        .until("a refused watch", |it| it.requests().len() > before)
+        .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    known(&mut sets, &["a"]).await;
     stop.cancel();
     watching.await.unwrap();
 }

@@ -130,16 +130,15 @@ impl WatchHandler for ImageSetWatch {
 
     fn failed(&mut self, error: &ClusterError, first: bool, wait: Duration) -> Duration {
         if error.is_not_found() {
-            // An API server that starts may not serve the kind yet. Sets that are known are dropped only if the kind
-            // is still missing at the next list.
-            self.sets.send_if_modified(|known| {
-                let is_gone = !first || !matches!(known, ImageSets::Known(_));
-                let differs = is_gone && *known != ImageSets::NoKind;
-                if differs {
+            // An API server that starts may not serve the kind yet, and images must not lose their protection because
+            // of that: the kind does not exist if it is still missing at the next list.
+            if !first {
+                self.sets.send_if_modified(|known| {
+                    let differs = *known != ImageSets::NoKind;
                     *known = ImageSets::NoKind;
-                }
-                differs
-            });
+                    differs
+                });
+            }
             return KIND_RECHECK_INTERVAL;
         }
         match first {
