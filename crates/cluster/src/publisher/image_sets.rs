@@ -65,6 +65,6 @@ mod tests {
         assert_eq!(shown(0), (Progress::False, then));
         assert_eq!(shown(1), (Progress::True, now));
         assert_eq!(after[1].reason, "PrefetchFailed");
-        assert_eq!(after[1].message, "NoSpace: a\\nb");
+        assert_eq!(after[1].message, "NoSpace: a\u{fffd}b");
     }
 }
