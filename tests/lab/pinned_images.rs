@@ -163,7 +163,7 @@ fn an_update_waits_for_images_that_containerd_then_keeps() {
         object["status"]["pinnedImageSets"][0]["currentGeneration"],
         1
     );
-    assert_eq!(labelled(&machine), [first.clone()]);
+    assert_eq!(labelled(&machine), std::slice::from_ref(&first));
 
     // Without sets nothing is protected, and nothing was removed.
     cluster.kubectl(&["delete", "pinnedimageset", "application"]);
