@@ -9,7 +9,7 @@ use machinist_base::abs_path::AbsPath;
 /// How the images of PinnedImageSets are pulled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinnedImageSettings {
-    /// `pinnedImages.runtime`: the socket of the container runtime. Default: the first of [`DEFAULT_SOCKETS`] that
+    /// `pinnedImages.runtime`: the socket of the container runtime. Default: the first socket of CRI-O and containerd that
     /// exists.
     pub runtime: Option<AbsPath>,
     /// `pinnedImages.minFree`: space that must be free on the file system of images before a pull begins. Default
