@@ -59,7 +59,7 @@ impl CriError {
         }
     }
 
-    /// Whether the same request may succeed soon. A full file system stays full until somebody frees space.
+    /// Whether the same request may succeed soon. A full file system stays full until space is freed.
     pub fn is_retryable(&self) -> bool {
         !self.is_no_space()
     }

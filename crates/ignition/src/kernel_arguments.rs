@@ -4,11 +4,7 @@
 //! escapes, quotes around a value or around a whole argument are dropped, `-` and `_` are equal in
 //! names, and arguments after `--` are passed to init.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::{cmp::Ordering, collections::BTreeSet, fmt};
 
 /// The maximum length of a kernel command line in bytes, without the final NUL.
 const MAX_COMMAND_LINE_BYTES: usize = if cfg!(target_arch = "s390x") {
@@ -80,8 +76,8 @@ impl KernelArgument {
         self.for_init
     }
 
-    fn key(&self) -> (bool, String) {
-        (self.for_init, self.name.to_string())
+    fn key(&self) -> (bool, &str) {
+        (self.for_init, &self.name)
     }
 }
 
@@ -192,33 +188,28 @@ impl KernelCommandLine {
     }
 }
 
-/// The arguments of a running kernel that were not compared yet, by their names and in their order.
-struct PresentArguments<'a>(BTreeMap<(bool, String), Vec<&'a KernelArgument>>);
+/// The arguments of a running kernel that were not compared yet, in their order.
+struct PresentArguments<'a>(Vec<&'a KernelArgument>);
 
 impl<'a> PresentArguments<'a> {
     fn of(running: &'a KernelCommandLine) -> Self {
-        let mut present: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for argument in &running.0 {
-            present.entry(argument.key()).or_default().push(argument);
-        }
-        Self(present)
+        Self(running.0.iter().collect())
     }
 
     /// Takes the argument, and those of its name before it. Returns whether it was there.
     fn take(&mut self, argument: &KernelArgument) -> bool {
-        let Some(rest) = self.0.get_mut(&argument.key()) else {
+        let Some(at) = self.0.iter().position(|one| *one == argument) else {
             return false;
         };
-        let found = rest.iter().position(|one| *one == argument);
-        if let Some(at) = found {
-            rest.drain(..=at);
-        }
-        found.is_some()
+        let mut later = self.0.split_off(at + 1);
+        self.clear(argument);
+        self.0.append(&mut later);
+        true
     }
 
     /// Takes all arguments of this name.
     fn clear(&mut self, argument: &KernelArgument) {
-        self.0.remove(&argument.key());
+        self.0.retain(|one| one.key() != argument.key());
     }
 }
 

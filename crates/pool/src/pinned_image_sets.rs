@@ -2,7 +2,7 @@
 
 use machinist_kube_api::{MachineConfigPoolSpec, PinnedImageSetView, Selector};
 
-/// What a pool says about its sets of images.
+/// Selects the sets of a pool, by labels and by names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageSetSelection {
     selector: Selector,

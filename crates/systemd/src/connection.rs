@@ -53,7 +53,7 @@ impl<F: Fn() -> io::Result<UnixStream> + Send + Sync + 'static> SocketDialer for
 pub struct BusAddresses {
     bus: Option<Arc<dyn SocketDialer>>,
     private: Option<Arc<dyn SocketDialer>>,
-    pub(super) paths: Option<Arc<PathDialer>>,
+    paths: Option<Arc<PathDialer>>,
 }
 
 /// Opens a connection to the socket at a path.
@@ -77,6 +77,23 @@ impl BusAddresses {
     pub fn private(mut self, dial: impl SocketDialer) -> Self {
         self.private = Some(Arc::new(dial));
         self
+    }
+
+    /// Opens connections to sockets that services name by their path.
+    #[must_use]
+    pub fn paths(
+        mut self,
+        dial: impl Fn(&str) -> io::Result<UnixStream> + Send + Sync + 'static,
+    ) -> Self {
+        self.paths = Some(Arc::new(dial));
+        self
+    }
+
+    pub(super) fn dial_path(&self, path: &str) -> io::Result<UnixStream> {
+        match &self.paths {
+            Some(dial) => dial(path),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 }
 

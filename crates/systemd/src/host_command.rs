@@ -66,7 +66,7 @@ impl HostCommand for Systemd {
     async fn received_bytes(&self, program: &str) -> Option<u64> {
         let (_, unit) = name_and_unit(program);
         let bytes = tokio::time::timeout(COUNTER_TIMEOUT, self.ip_ingress_bytes(&unit));
-        // The maximum stands for a kernel that does not count.
+        // The maximum means that the kernel does not count.
         bytes.await.ok()?.ok().filter(|bytes| *bytes != u64::MAX)
     }
 

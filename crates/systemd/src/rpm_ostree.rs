@@ -10,7 +10,7 @@ use zbus::{Connection, Variant, connection::Builder, proxy::CacheProperties};
 
 use super::{
     Systemd, SystemdError,
-    connection::{BusAddresses, within},
+    connection::within,
     dbus_proxies::{RpmOstreeOsProxy, RpmOstreeSysrootProxy, RpmOstreeTransactionProxy},
     error::SystemdErrorKind,
 };
@@ -194,25 +194,6 @@ impl RpmOstree for Systemd {
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, ends.next()).await;
         }
         Ok(())
-    }
-}
-
-impl BusAddresses {
-    /// Opens connections to sockets that services name by their path.
-    #[must_use]
-    pub fn paths(
-        mut self,
-        dial: impl Fn(&str) -> std::io::Result<std::os::unix::net::UnixStream> + Send + Sync + 'static,
-    ) -> Self {
-        self.paths = Some(std::sync::Arc::new(dial));
-        self
-    }
-
-    fn dial_path(&self, path: &str) -> std::io::Result<std::os::unix::net::UnixStream> {
-        match &self.paths {
-            Some(dial) => dial(path),
-            None => Err(std::io::ErrorKind::NotFound.into()),
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is known of an image while and after it is pulled.
+//! The state of an image while and after it is pulled.
 
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_cri::CriError;

@@ -50,8 +50,8 @@ pub struct FirstPull {
 /// The states of all images, by name.
 pub(super) type ImageStates = BTreeMap<String, ImageState>;
 
-/// The report of `desired` in these states, while a first pull `is_progressing` or after it. `complete` is the last generation of each set whose images were all present,
-/// `unprotected` why present images are not protected.
+/// The report of `desired` in these states, while a first pull `is_progressing` or after it. `complete` is the last
+/// generation of each set whose images were all present, `unprotected` why present images are not protected.
 pub(super) fn image_sets(
     desired: &DesiredImages,
     states: &ImageStates,

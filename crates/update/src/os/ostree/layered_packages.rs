@@ -159,8 +159,8 @@ impl LayeredPackages {
         self.requested == other.requested && self.removed == other.removed
     }
 
-    /// Whether packages are from another repository than this one. A deployment that machinist has not made does not say
-    /// from which they are.
+    /// Whether packages are from another repository than this one. A deployment that machinist has not made does not
+    /// record it.
     pub(super) fn is_from_other(&self, repository: Option<&ImageRef>) -> bool {
         let before = self.repository.as_deref();
         let before = before.and_then(|image| ImageRef::parse(image).ok());
