@@ -301,6 +301,28 @@ async fn a_trial_is_entered_after_a_boot_that_failed_without_an_initrd() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
 
+/// A package may remove the kernel of the trial while the machine shuts down.
+#[tokio::test]
+async fn a_trial_whose_kernel_is_missing_is_left_by_itself() {
+    for initrd in [Initrd::Always, Initrd::Unneeded] {
+        let host = GrubHost::with_initrd(initrd);
+        let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+        host.agent()
+            .unlock(&staged.unwrap().unwrap())
+            .await
+            .unwrap();
+        let custom = host.read("boot/grub/custom.cfg");
+        let custom = custom.replace("vmlinuz-6.1", "vmlinuz-6.0");
+        fs::write(host.path("boot/grub/custom.cfg"), custom).unwrap();
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+        host.agent().discard().await.unwrap();
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+        assert_eq!(host.read("boot/grub/custom.cfg"), CUSTOM);
+    }
+}
+
 #[tokio::test]
 async fn an_entry_with_several_kernels_is_refused() {
     let host = GrubHost::new();

@@ -320,7 +320,7 @@ impl GrubMachine {
         for _ in 0..4 {
             let files = Below(&self.directory);
             let mut grub = SimulatedGrub::new(&files, "/boot/grub");
-            let boot = grub.boot().unwrap();
+            let boot = grub.boot_or_fall_back().unwrap();
             let mut block = grub.block.unwrap();
             self.write_environment(&block);
             let line = boot.command_line;

@@ -128,6 +128,16 @@ impl Files {
         entries.into_iter().map(|(_, entry)| entry).collect()
     }
 
+    /// Replaces the kernel of the first entry of the menu by one that does not exist.
+    pub(super) fn remove_kernel(&self) {
+        let file = match self.layout {
+            Layout::Debian => "boot/loader/grub.cfg",
+            _ => "boot/loader/entries/ostree-2.conf",
+        };
+        let text = self.read(file).replacen("vmlinuz-6.1", "vmlinuz-6.0", 1);
+        self.write(file, text);
+    }
+
     /// Writes another menu and selects it by one rename.
     pub(super) fn write_menu(&self, menu: &[Entry]) {
         let old = self.loader();

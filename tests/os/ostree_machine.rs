@@ -185,6 +185,13 @@ impl OstreeMachine {
         self.boot();
     }
 
+    /// Shuts down properly, and boots without the kernel of the first entry of the menu.
+    pub(crate) fn reboot_without_kernel(&self) {
+        self.files.finalize();
+        self.files.remove_kernel();
+        self.boot();
+    }
+
     /// Boots until a kernel reaches userspace.
     pub(crate) fn boot(&self) {
         fs::remove_dir_all(self.files.path("run/ostree")).ok();
@@ -196,7 +203,7 @@ impl OstreeMachine {
                 _ => (Below(&boot_directory), "/grub2"),
             };
             let mut grub = SimulatedGrub::new(&files, prefix);
-            let boot = grub.boot().unwrap();
+            let boot = grub.boot_or_fall_back().unwrap();
             let block: EnvironmentBlock = grub.block.unwrap();
             let file = format!("{}/grubenv", layout.grub());
             self.files.write(&file, block.to_text().unwrap());

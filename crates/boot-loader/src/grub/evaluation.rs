@@ -110,6 +110,33 @@ impl<'f> SimulatedGrub<'f> {
         }
     }
 
+    /// Boots as [`Self::boot`] does. If the kernel of the entry is missing, GRUB tries the entries whose numbers are in
+    /// the variable `fallback`, and without one waits in its menu for a keystroke.
+    pub fn boot_or_fall_back(&mut self) -> Result<KernelBoot, BootError> {
+        let result = self.boot();
+        let kernel = self.kernels.last().and_then(|words| words.first());
+        let is_missing = match (&result, kernel) {
+            (Err(BootError::Missing(file)), Some(kernel)) => file == kernel,
+            (Err(BootError::NoKernel(_)), _) => true,
+            _ => false,
+        };
+        if !is_missing {
+            return result;
+        }
+        let numbers = self.variables.get("fallback").to_owned();
+        let numbers = numbers
+            .split_whitespace()
+            .map_while(|word| word.parse().ok());
+        let entries: Vec<MenuEntry> = numbers
+            .filter_map(|at: usize| self.menu.get(at).cloned())
+            .filter(|entry| !entry.is_submenu)
+            .collect();
+        let mut boots = entries
+            .into_iter()
+            .map(|entry| self.start(&entry, vec![entry.name().to_owned()]));
+        boots.find(Result::is_ok).unwrap_or(result)
+    }
+
     /// Reads grub.cfg, boots the default entry and returns the text between its braces.
     pub fn booted_source(&mut self) -> Result<Option<String>, BootError> {
         let boot = self.boot()?;

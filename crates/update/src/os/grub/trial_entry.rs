@@ -13,6 +13,10 @@ const REPEATS_FAILED_BOOT: &str = "initrdfail";
 /// What makes such an entry boot with the initial RAM disk, and once: a trial that fails is not repeated.
 const WITH_INITRD: &str = "\n\tset initrdfail=1\n\tunset partuuid";
 
+/// What makes GRUB enter the first entry of the menu if the kernel of the trial is missing or damaged. Without it, GRUB
+/// waits for a keystroke.
+const FALLBACK: &str = "\n\tset fallback=0";
+
 /// The text of an entry like the one with this body, with other arguments. `None` if the body has not exactly one
 /// command `linux` on a line of its own, or two where the first one has the initial RAM disk.
 pub(super) fn entry(
@@ -31,7 +35,7 @@ pub(super) fn entry(
     if lines != 1 + usize::from(repeats) {
         return Ok(None);
     }
-    let mut text = format!("menuentry 'machinist {id}' --unrestricted --id {id} {{");
+    let mut text = format!("menuentry 'machinist {id}' --unrestricted --id {id} {{{FALLBACK}");
     if repeats {
         text.push_str(WITH_INITRD);
     }

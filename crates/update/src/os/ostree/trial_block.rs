@@ -54,7 +54,8 @@ impl TrialState {
     }
 }
 
-/// The commands that GRUB runs after it has made the menu.
+/// The commands that GRUB runs after it has made the menu. Without `fallback`, GRUB would wait for a keystroke if the
+/// kernel of the trial is missing or damaged.
 fn commands() -> String {
     let exists = |file: &str| {
         let file = file.trim_start_matches("/boot/");
@@ -69,7 +70,8 @@ fn commands() -> String {
          elif [ ! {not_finalized} ]; then\n  \
            if [ \"${{{TRIAL}}}\" = \"1\" ]; then\n    \
              set {TRIAL}=0\n    \
-             save_env {TRIAL}\n  \
+             save_env {TRIAL}\n    \
+             set fallback=1\n  \
            elif [ \"${{{TRIAL}}}\" = \"0\" ]; then\n    \
              set default=1\n  \
            fi\n\
