@@ -8,6 +8,8 @@
 
 mod contract;
 mod fake_host;
+mod fedora_host;
+mod fedora_machine;
 mod grub_host;
 pub(crate) mod grub_machine;
 mod kinds;

@@ -70,7 +70,9 @@ fn entry(
         ));
     }
     let options = first("options").unwrap_or_else(|| variables.get("default_kernelopts"));
-    let mut source = format!("linux {kernel} {}\n", expanded(options, variables));
+    let options = expanded(options, variables);
+    let mut source =
+        format!("load_video\nset gfxpayload=keep\ninsmod gzio\nlinux {kernel} {options}\n");
     if let Some(initrds) = values.get("initrd") {
         source.push_str(&format!("initrd {}\n", initrds.join(" ")));
     }

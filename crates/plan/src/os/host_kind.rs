@@ -56,7 +56,7 @@ pub struct OsCapabilities {
 /// Why the provider of a kind of host cannot be used on one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderObstacle {
-    /// There is no GRUB configuration in Debian's place, and systemd-boot has not started the kernel.
+    /// There is no GRUB configuration as Debian or Fedora write it, and systemd-boot has not started the kernel.
     NoGrub,
     /// There is no program to write GRUB's configuration.
     NoGrubMkconfig,
@@ -88,7 +88,8 @@ impl fmt::Display for ProviderObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoGrub => {
-                "systemd-boot has not started the kernel, and /boot/grub/grub.cfg does not exist"
+                "systemd-boot has not started the kernel, and there is neither /boot/grub/grub.cfg nor a \
+                 /boot/grub2/grub.cfg with blscfg"
             }
             Self::NoGrubMkconfig => "grub-mkconfig is not installed",
             Self::OtherLoader => {

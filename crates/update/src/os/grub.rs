@@ -1,13 +1,18 @@
 //! Changes the kernel arguments of a host with packages and GRUB.
 //!
 //! A deployment is staged as an entry in a block of custom.cfg, and unlocked by `next_entry` in GRUB's environment
-//! block, which GRUB clears when it enters the entry. It is kept by a file below /etc/default/grub.d and a new grub.cfg,
-//! which grub-mkconfig writes beside the present one, and which replaces that only after a simulated boot of it had the
-//! arguments. update-grub is not called: it truncates grub.cfg and writes it without a sync.
+//! block, which GRUB clears when it enters the entry.
+//!
+//! On Debian, it is kept by a file below /etc/default/grub.d and a new grub.cfg, which grub-mkconfig writes beside the
+//! present one, and which replaces that only after a simulated boot of it had the arguments. update-grub is not called: it
+//! truncates grub.cfg and writes it without a sync. Where GRUB reads boot entries (Fedora), it is kept by an entry of its
+//! own, which the variable `saved_entry` selects.
 
 mod changed_files;
 mod error;
 mod host_files;
+mod kept_entry;
+mod menu_source;
 mod new_entry;
 mod obstacles;
 mod state;
@@ -19,6 +24,7 @@ pub(super) use self::{
     changed_files::{ChangedFiles, NewGrubFile},
     error::GrubError,
     host_files::{HostFiles, grub_directory, in_grub_directory},
+    menu_source::MenuSource,
     new_entry::check,
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
     state::{NEXT_ENTRY, block_with_next},
@@ -26,6 +32,7 @@ pub(super) use self::{
 };
 use self::{
     host_files::path,
+    kept_entry::KeptEntry,
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
     state::{DEFAULT_FILE, GrubState, boot, has_arguments, own_arguments},
@@ -34,6 +41,7 @@ use self::{
 use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
     kept_arguments::{KeptArguments, joined},
+    kernel_cmdline,
 };
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _, default_file};
 use machinist_ignition::KernelCommandLine;
@@ -84,7 +92,10 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {
-        let block = block_with_next(block, id);
+        self.write_block(&block_with_next(block, id))
+    }
+
+    fn write_block(&self, block: &EnvironmentBlock) -> Result<(), GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
         let file = in_grub_directory(&self.root, "grubenv");
         self.replace(&file, &text, 0o600)
@@ -101,22 +112,26 @@ impl<C: HostCommand> GrubProvider<C> {
 
     /// Takes back the file of an interrupted keep.
     fn settle(&self, state: &GrubState) -> Result<(), GrubError> {
-        match state.is_interrupted {
-            true => self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644),
-            false => Ok(()),
+        match (state.is_interrupted, state.menu) {
+            (false, _) => Ok(()),
+            (true, MenuSource::GrubConfig) => {
+                self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)
+            }
+            (true, MenuSource::BlsConfig) => kept_entry::remove_newest(&self.root),
         }
     }
 
     /// Locks the staged deployment, then removes it.
     fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
         self.lock_entry(state)?;
-        match staged_id(&state.custom) {
-            Some(_) => {
-                let custom = with_block(&state.custom, None);
-                self.write_custom(&custom)
-            }
-            None => Ok(()),
+        if staged_id(&state.custom).is_some() {
+            self.write_custom(&with_block(&state.custom, None))?;
         }
+        if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
+            kept_entry::remove_older(&self.root)?;
+            kernel_cmdline::follow(&self.root, &state.kept)?;
+        }
+        Ok(())
     }
 
     fn stage_entry(&self, wanted: &DesiredDeployment) -> Result<Option<DeploymentId>, GrubError> {
@@ -133,8 +148,30 @@ impl<C: HostCommand> GrubProvider<C> {
         Ok(Some(DeploymentId::new(entry.id)))
     }
 
-    /// Writes the file and a new grub.cfg for these arguments, and makes them those of every boot.
+    /// Makes these arguments those of every boot.
     async fn select(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
+        match state.menu {
+            MenuSource::GrubConfig => self.select_by_config(state, kept).await,
+            MenuSource::BlsConfig => self.select_by_entry(state, kept),
+        }
+    }
+
+    /// Writes a menu entry with these arguments, and makes it the saved one.
+    fn select_by_entry(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
+        let entry = KeptEntry::of(&self.root, state, kept)?;
+        entry.write(&self.root)?;
+        self.write_block(&entry.block)?;
+        let directory = path(grub_directory(&self.root))?;
+        self.root.sync_point(&directory)?.sync()?;
+        self.remove_entry(&GrubState::read(&self.root)?)
+    }
+
+    /// Writes the file and a new grub.cfg for these arguments.
+    async fn select_by_config(
+        &self,
+        state: &GrubState,
+        kept: &KeptArguments,
+    ) -> Result<(), GrubError> {
         let wanted = joined(&kept.host, &kept.current);
         let before = HostFiles::new(&self.root).text(DEFAULT_FILE);
         self.replace(DEFAULT_FILE, &default_text(kept)?, 0o644)?;

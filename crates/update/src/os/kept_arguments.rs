@@ -61,6 +61,15 @@ impl KeptArguments {
         }
     }
 
+    /// None of machinist's, after these: another kernel became the default, and has only those of the host.
+    pub(super) fn of_host_alone(&self, host: &KernelCommandLine) -> Self {
+        Self {
+            host: host.clone(),
+            previous: Some(self.current.clone()),
+            ..Self::default()
+        }
+    }
+
     /// What the file held before its last change.
     fn before(&self) -> Option<Self> {
         Some(Self {

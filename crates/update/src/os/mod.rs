@@ -10,12 +10,14 @@
 //! it is unlocked: no boot enters it, whatever triggers the boot. Once unlocked, one boot enters it; it stays only if it
 //! is *kept* in that boot.
 
+mod boot_entry;
 mod deployment;
 mod grub;
 mod host_command;
 mod host_detection;
 mod kept_arguments;
 mod kernel_arguments;
+mod kernel_cmdline;
 mod ostree;
 mod provider;
 mod rpm_ostree;

@@ -8,7 +8,6 @@
 
 mod efi_variables;
 mod error;
-mod kernel_cmdline;
 mod menu_files;
 mod new_entry;
 mod obstacles;
@@ -25,7 +24,7 @@ use self::{
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
-    kept_arguments::KeptArguments,
+    kept_arguments::KeptArguments, kernel_cmdline,
 };
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
@@ -87,7 +86,7 @@ impl<C: HostCommand> SystemdBootProvider<C> {
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;
         }
-        kernel_cmdline::follow(&self.root, &state.kept)
+        Ok(kernel_cmdline::follow(&self.root, &state.kept)?)
     }
 
     async fn stage_entry(

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::os::{OsError, ProviderStep};
+use crate::os::{OsError, ProviderStep, kernel_cmdline::KernelCmdlineError};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{ArgumentFault, BootError};
 use machinist_ignition::KernelArgument;
@@ -24,13 +24,13 @@ pub(in crate::os) enum GrubError {
     UnusualEntry(String),
     #[error("the entry would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },
-    #[error("the arguments of the boot do not begin with those of /etc/default/grub: {0:?}")]
+    #[error("the arguments of the boot do not begin with those of the host: {0:?}")]
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
     #[error("{0} is not UTF-8 text")]
     NotUtf8(AbsPath),
-    #[error("the block of machinist in /boot/grub/custom.cfg does not end")]
+    #[error("the block of machinist in custom.cfg does not end")]
     BrokenBlock,
     #[error("another program keeps changing /boot/grub/grub.cfg")]
     ConfigChanged,
@@ -38,6 +38,13 @@ pub(in crate::os) enum GrubError {
     OtherDefault(String, String),
     #[error("with the arguments of the trial, the kernel would truncate the command line")]
     TooLong,
+    #[error(transparent)]
+    Cmdline(#[from] KernelCmdlineError),
+    #[error(
+        "GRUB enters {0} and not the entry in saved_entry: set GRUB_DEFAULT=saved in /etc/default/grub and run \
+         grub2-mkconfig -o /boot/grub2/grub.cfg"
+    )]
+    NotSaved(String),
     #[error("grub-mkconfig is not installed")]
     NoMkconfig,
     #[error("grub-mkconfig failed")]
@@ -49,7 +56,11 @@ impl GrubError {
         // Package managers rewrite grub.cfg and kernels while the machine runs.
         matches!(
             self,
-            Self::Root(_) | Self::Mkconfig(_) | Self::Boot(_) | Self::ConfigChanged
+            Self::Root(_)
+                | Self::Cmdline(KernelCmdlineError::Root(_))
+                | Self::Mkconfig(_)
+                | Self::Boot(_)
+                | Self::ConfigChanged
         )
     }
 

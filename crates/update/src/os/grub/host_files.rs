@@ -1,6 +1,6 @@
 //! The files of the host that GRUB reads, and those that it would read after a change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::GrubError;
 use crate::os::host_detection::is_there;
@@ -125,6 +125,20 @@ impl GrubFiles for HostFiles<'_> {
     fn list(&self, path: &str) -> Vec<String> {
         let mut directories = Self::places(path).map(|path| self.root.list(&path));
         let entries = directories.find_map(Result::ok).unwrap_or_default();
-        entries.into_iter().map(|entry| entry.name).collect()
+        let mut names: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
+        for (file, text) in &self.planned {
+            let file = AbsPath::new(file).ok();
+            let place = file.as_ref().and_then(AbsPath::parent);
+            let name = file.as_ref().and_then(|file| file.components().next_back());
+            if let (Some(place), Some(name)) = (place, name)
+                && Self::places(path).any(|directory| directory == place)
+            {
+                match text {
+                    Some(_) => names.insert(name.to_owned()),
+                    None => names.remove(name),
+                };
+            }
+        }
+        names.into_iter().collect()
     }
 }

@@ -3,6 +3,8 @@
 use super::{
     error::GrubError,
     host_files::HostFiles,
+    kept_entry::KeptEntry,
+    menu_source::MenuSource,
     state::{GrubState, block_with_next, boot, has_arguments, own_arguments},
     trial_entry::{self, with_block},
 };
@@ -23,10 +25,16 @@ pub(super) struct NewEntry {
 
 /// Returns whether the deployment could be staged on the host below `root`; changes nothing.
 pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<(), OsError> {
-    let entry = GrubState::read(root).and_then(|state| NewEntry::of(root, &state, wanted));
-    entry
-        .map(drop)
-        .map_err(|error| error.at(ProviderStep::Stage))
+    let checked = GrubState::read(root).and_then(|state| {
+        let entry = NewEntry::of(root, &state, wanted)?;
+        if let (Some(_), MenuSource::BlsConfig) = (entry, state.menu) {
+            let host = state.of_host()?;
+            let own = own_arguments(host, &desired(&state, wanted)?)?;
+            KeptEntry::of(root, &state, &state.kept.followed_by(host.clone(), own))?;
+        }
+        Ok(())
+    });
+    checked.map_err(|error| error.at(ProviderStep::Stage))
 }
 
 impl NewEntry {

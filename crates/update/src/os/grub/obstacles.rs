@@ -5,7 +5,7 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
 
-use super::host_files::grub_directory;
+use super::{host_files::grub_directory, menu_source::MenuSource};
 use crate::os::{MAX_COMMAND_LINE_BYTES, host_detection::is_there};
 
 /// The file that grub-mkconfig writes on Debian. Other distributions do not read `/etc/default/grub.d`.
@@ -32,12 +32,13 @@ pub(in crate::os) fn grub_mkconfig(root: &Root) -> Option<String> {
 
 /// Returns why GRUB cannot try a deployment here. A file that cannot be read counts as an obstacle.
 pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
-    if !is_there(root, DEBIAN_CONFIG) {
-        return Some(ProviderObstacle::NoGrub);
-    }
-    match grub_mkconfig(root) {
-        None => Some(ProviderObstacle::NoGrubMkconfig),
-        Some(_) => loader_obstacle(root),
+    match MenuSource::of(root) {
+        MenuSource::BlsConfig => loader_obstacle(root),
+        MenuSource::GrubConfig if !is_there(root, DEBIAN_CONFIG) => Some(ProviderObstacle::NoGrub),
+        MenuSource::GrubConfig => match grub_mkconfig(root) {
+            None => Some(ProviderObstacle::NoGrubMkconfig),
+            Some(_) => loader_obstacle(root),
+        },
     }
 }
 

@@ -4,6 +4,8 @@ use super::{
     changed_files::ChangedFiles,
     error::GrubError,
     host_files::{HostFiles, path},
+    kept_entry,
+    menu_source::MenuSource,
     trial_entry::staged_id,
 };
 use crate::os::{
@@ -51,7 +53,9 @@ pub(super) struct GrubState {
     pub(super) booted: KernelCommandLine,
     /// The arguments that the selected deployment has from machinist.
     pub(super) kept: KeptArguments,
-    /// The file of kept arguments is newer than grub.cfg: a keep was interrupted.
+    /// Where the entries of kernels are.
+    pub(super) menu: MenuSource,
+    /// The file of kept arguments is newer than what selects them: a keep was interrupted.
     pub(super) is_interrupted: bool,
     host: Option<KernelCommandLine>,
     pub(super) block: EnvironmentBlock,
@@ -63,17 +67,32 @@ impl GrubState {
         let files = HostFiles::new(root);
         let ChangedFiles { block, custom } = ChangedFiles::read(root)?;
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
-        let written = KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default());
+        let menu = MenuSource::of(root);
+        let written = match menu {
+            MenuSource::GrubConfig => {
+                KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default())
+            }
+            MenuSource::BlsConfig => kept_entry::newest(root)?,
+        };
         let selected = boot(&files.with_default(&block)?)?;
         let in_config = written.in_config(&selected.arguments());
-        let (kept, host) = in_config.map_or_else(
-            || (written.clone(), None),
-            |(kept, host)| (kept, Some(host)),
-        );
+        let is_interrupted = in_config
+            .as_ref()
+            .is_some_and(|(kept, _)| kept.current != written.current);
+        let (kept, host) = match (in_config, menu) {
+            (Some((kept, host)), _) => (kept, Some(host)),
+            (None, MenuSource::GrubConfig) => (written, None),
+            // The entry of a kernel that was installed without the arguments of machinist.
+            (None, MenuSource::BlsConfig) => {
+                let all = selected.arguments();
+                (written.of_host_alone(&all), Some(all))
+            }
+        };
         Ok(Self {
             booted: kernel_command_line(&running, selected.tries_without_initrd),
             selected,
-            is_interrupted: kept.current != written.current,
+            menu,
+            is_interrupted,
             host,
             kept,
             block,

@@ -3,7 +3,7 @@
 use super::error::OstreeError;
 use crate::os::{
     DeploymentId,
-    grub::{HostFiles, in_grub_directory, real_path},
+    grub::{MenuSource, real_path},
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::{
@@ -36,26 +36,6 @@ pub(super) struct BootEntry {
     version: u64,
     /// GRUB replaces a variable in its arguments, such as `$tuned_params`.
     pub(super) has_variable: bool,
-}
-
-/// How GRUB reads the arguments of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MenuSource {
-    /// libostree lets grub-mkconfig write them into grub.cfg.
-    GrubConfig,
-    /// The command `blscfg` reads the entries.
-    BlsConfig,
-}
-
-impl MenuSource {
-    pub(super) fn of(root: &Root) -> Self {
-        let config = HostFiles::new(root).text(&in_grub_directory(root, "grub.cfg"));
-        let config = config.unwrap_or_default();
-        match config.lines().any(|line| line.trim() == "blscfg") {
-            true => Self::BlsConfig,
-            false => Self::GrubConfig,
-        }
-    }
 }
 
 /// Reads the entries in the order of the menu.

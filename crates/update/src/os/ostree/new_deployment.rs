@@ -1,7 +1,7 @@
 //! Computes a new deployment, without staging it.
 
 use super::{
-    boot_entries::{MenuSource, kernel_arguments},
+    boot_entries::kernel_arguments,
     error::OstreeError,
     images,
     package_update::{PackageUpdate, RPM_OSTREE},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::os::{
     DeploymentId, DesiredDeployment, KernelArguments, OsError, ProviderStep,
-    grub::{GrubError, HostFiles},
+    grub::{GrubError, HostFiles, MenuSource},
     host_detection::is_there,
     trial_arguments::{id_of, with_trial, without_trial},
 };

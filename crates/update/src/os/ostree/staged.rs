@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{
-    boot_entries::{MenuSource, kernel_arguments},
-    error::OstreeError,
+use super::{boot_entries::kernel_arguments, error::OstreeError};
+use crate::os::{
+    DeploymentId, grub::MenuSource, host_detection::is_there, trial_arguments::without_trial,
 };
-use crate::os::{DeploymentId, host_detection::is_there, trial_arguments::without_trial};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::os::{OsError, ProviderStep};
+use crate::os::{OsError, ProviderStep, kernel_cmdline::KernelCmdlineError};
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::RootError;
 
@@ -11,6 +11,8 @@ use machinist_rootfs::RootError;
 pub(super) enum SystemdBootError {
     #[error(transparent)]
     Root(#[from] RootError),
+    #[error(transparent)]
+    Cmdline(#[from] KernelCmdlineError),
     #[error("no directory loader/entries in /efi, /boot and /boot/efi has a menu entry")]
     NoEntry,
     #[error("the default entry {0} has no linux, sort-key or version")]
@@ -42,7 +44,11 @@ impl SystemdBootError {
         // kernel-install rewrites entries and kernels while the machine runs.
         matches!(
             self,
-            Self::Root(_) | Self::Bootctl(_) | Self::NoEntry | Self::UnusualEntry(_)
+            Self::Root(_)
+                | Self::Cmdline(KernelCmdlineError::Root(_))
+                | Self::Bootctl(_)
+                | Self::NoEntry
+                | Self::UnusualEntry(_)
         )
     }
 

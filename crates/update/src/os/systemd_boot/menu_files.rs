@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::error::SystemdBootError;
-use crate::os::grub::{mount_of, mounts};
+use crate::os::{
+    boot_entry::{kept_file, kept_number},
+    grub::{mount_of, mounts},
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::systemd_boot::{LoaderFiles, MenuEntry};
 use machinist_rootfs::{DirEntry, Root};
@@ -37,16 +40,6 @@ pub(super) struct MenuFiles {
 
 fn path(text: String) -> Option<AbsPath> {
     AbsPath::new(text).ok()
-}
-
-/// The number in the name of an entry of a kept deployment.
-pub(super) fn kept_number(file: &str) -> Option<u32> {
-    let number = file.strip_prefix("machinist-")?.strip_suffix(".conf")?;
-    number.parse().ok()
-}
-
-pub(super) fn kept_file(number: u32) -> String {
-    format!("machinist-{number}.conf")
 }
 
 impl MenuFiles {

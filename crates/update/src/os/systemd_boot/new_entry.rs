@@ -2,11 +2,11 @@
 
 use super::{
     error::SystemdBootError,
-    menu_files::kept_file,
     state::{SystemdBootState, TRIAL_FILE},
 };
 use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
+    boot_entry::{kept_file, with_lines},
     kept_arguments::{KeptArguments, joined},
     trial_arguments::{id_of, with_trial},
 };
@@ -57,27 +57,6 @@ impl SystemdBootState {
         }
         change.over(&booted)
     }
-}
-
-/// The text of an entry with some lines replaced, in the order of the first text.
-fn with_lines(text: &str, lines: &[(&str, String)], dropped: &[&str]) -> String {
-    let key = |line: &str| {
-        let key = line.trim_start().split([' ', '\t']).next();
-        key.unwrap_or_default().trim_end().to_owned()
-    };
-    let mut all = String::new();
-    for line in text.lines() {
-        let key = key(line);
-        let is_replaced = lines.iter().any(|(name, _)| *name == key);
-        if !is_replaced && !dropped.contains(&key.as_str()) && !key.starts_with('#') {
-            all.push_str(line);
-            all.push('\n');
-        }
-    }
-    for (key, value) in lines {
-        all.push_str(&format!("{key} {value}\n"));
-    }
-    all
 }
 
 impl NewEntry {

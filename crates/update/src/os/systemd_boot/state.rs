@@ -1,13 +1,10 @@
 //! Reads the deployments from the files and variables of systemd-boot.
 
 pub(super) use super::menu_files::TRIAL_FILE;
-use super::{
-    efi_variables::loader_variables,
-    error::SystemdBootError,
-    menu_files::{MenuFiles, kept_file},
-};
+use super::{efi_variables::loader_variables, error::SystemdBootError, menu_files::MenuFiles};
 use crate::os::{
     Deployment, DeploymentId, MAX_COMMAND_LINE_BYTES, StagedDeployment,
+    boot_entry::kept_file,
     kept_arguments::{KeptArguments, joined},
     trial_arguments::{id_of, without_trial},
 };
@@ -55,12 +52,7 @@ impl SystemdBootState {
         let all = KernelCommandLine::parse(&default.options);
         let (kept, host) = written.in_config(&all).unwrap_or_else(|| {
             // The entry of a kernel that was installed without the arguments of machinist.
-            let kept = KeptArguments {
-                host: all.clone(),
-                previous: Some(written.current.clone()),
-                ..KeptArguments::default()
-            };
-            (kept, all.clone())
+            (written.of_host_alone(&all), all.clone())
         });
         Ok(Self {
             files,

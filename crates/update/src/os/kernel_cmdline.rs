@@ -1,23 +1,29 @@
 //! /etc/kernel/cmdline: the arguments of the entries that kernel-install writes for later kernels.
 
-use super::error::SystemdBootError;
-use crate::os::{MAX_COMMAND_LINE_BYTES, kept_arguments::KeptArguments};
+use super::{MAX_COMMAND_LINE_BYTES, kept_arguments::KeptArguments};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
-use machinist_rootfs::Root;
+use machinist_rootfs::{Root, RootError};
 
 const PATH: &str = "/etc/kernel/cmdline";
 
+/// Why the file cannot be changed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KernelCmdlineError {
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("{PATH} is not UTF-8 text")]
+    NotUtf8,
+}
+
 /// Replaces machinist's arguments in the file by those of the kept deployment. Without the file, kernel-install takes
 /// the arguments of the running kernel.
-pub(super) fn follow(root: &Root, kept: &KeptArguments) -> Result<(), SystemdBootError> {
+pub(super) fn follow(root: &Root, kept: &KeptArguments) -> Result<(), KernelCmdlineError> {
     let Ok(path) = AbsPath::new(PATH) else {
         return Ok(());
     };
     let text = match root.read(&path, MAX_COMMAND_LINE_BYTES) {
-        Ok(bytes) => {
-            String::from_utf8(bytes).map_err(|_| SystemdBootError::NotUtf8(path.clone()))?
-        }
+        Ok(bytes) => String::from_utf8(bytes).map_err(|_| KernelCmdlineError::NotUtf8)?,
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),
     };

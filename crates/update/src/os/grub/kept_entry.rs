@@ -1,0 +1,142 @@
+//! The menu entry of a kept deployment where GRUB reads files of the Boot Loader Specification (Fedora, RHEL).
+//!
+//! An entry of its own in `/boot/loader/entries` is selected by `saved_entry` in GRUB's environment block. The entries of
+//! the distribution stay as they are. A new kernel gets the arguments of `/etc/kernel/cmdline` or of the running kernel
+//! (kernel-install(8)), and its entry becomes the saved one.
+
+use super::{
+    error::GrubError,
+    host_files::{HostFiles, path},
+    state::{GrubState, block_with_next, boot, has_arguments},
+};
+use crate::os::{
+    boot_entry::{kept_file, kept_number, value, with_lines},
+    kept_arguments::{KeptArguments, joined},
+};
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles as _};
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::Root;
+
+const DIRECTORY: &str = "/boot/loader/entries";
+
+/// The variable of the environment block that names the default entry.
+const SAVED_ENTRY: &str = "saved_entry";
+
+/// Added to the title of the distribution's entry.
+const TITLE_SUFFIX: &str = " (machinist)";
+
+/// The mode of the distribution's entries.
+const ENTRY_MODE: u32 = 0o644;
+
+/// The entry of a deployment that is to be kept.
+pub(super) struct KeptEntry {
+    file: AbsPath,
+    text: String,
+    /// The environment block that selects it.
+    pub(super) block: EnvironmentBlock,
+}
+
+/// The numbers of the entries of kept deployments, in any order.
+fn numbers(root: &Root) -> Result<Vec<u32>, GrubError> {
+    let entries = match root.list(&path(DIRECTORY)?) {
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let names = entries.iter();
+    Ok(names.filter_map(|entry| kept_number(&entry.name)).collect())
+}
+
+fn file_of(number: u32) -> String {
+    format!("{DIRECTORY}/{}", kept_file(number))
+}
+
+/// The arguments of the newest entry of a kept deployment.
+pub(super) fn newest(root: &Root) -> Result<KeptArguments, GrubError> {
+    let newest = numbers(root)?.into_iter().max();
+    let text = newest.and_then(|number| HostFiles::new(root).text(&file_of(number)));
+    Ok(KeptArguments::parse(&text.unwrap_or_default()))
+}
+
+/// Removes the newest entry, which an interrupted keep has written.
+pub(super) fn remove_newest(root: &Root) -> Result<(), GrubError> {
+    match numbers(root)?.into_iter().max() {
+        Some(number) => Ok(root.remove_file(&path(&file_of(number))?)?),
+        None => Ok(()),
+    }
+}
+
+/// Removes all entries of kept deployments but the newest one.
+pub(super) fn remove_older(root: &Root) -> Result<(), GrubError> {
+    let numbers = numbers(root)?;
+    let newest = numbers.iter().max();
+    for number in numbers.iter().filter(|number| Some(*number) != newest) {
+        root.remove_file(&path(&file_of(*number))?)?;
+    }
+    Ok(())
+}
+
+impl KeptEntry {
+    /// The entry with which every boot has these arguments.
+    pub(super) fn of(
+        root: &Root,
+        state: &GrubState,
+        kept: &KeptArguments,
+    ) -> Result<Self, GrubError> {
+        let name = state.selected.entry.join(">");
+        let base = HostFiles::new(root).text(&format!("{DIRECTORY}/{name}.conf"));
+        let base = base.ok_or_else(|| GrubError::UnusualEntry(name.clone()))?;
+        let options = options_of_host(&base, &state.kept.current);
+        let title = value(&base, "title").unwrap_or(&name);
+        let title = title.strip_suffix(TITLE_SUFFIX).unwrap_or(title);
+        let lines = [
+            ("title", format!("{title}{TITLE_SUFFIX}")),
+            ("options", with_own(&options, &kept.current)),
+        ];
+        let number = numbers(root)?
+            .into_iter()
+            .max()
+            .map_or(1, |newest| newest + 1);
+        let text = kept.to_comments() + &with_lines(&base, &lines, &[]);
+        let file = file_of(number);
+        let id = kept_file(number).trim_end_matches(".conf").to_owned();
+        let mut block = block_with_next(&state.block, None);
+        block.set(SAVED_ENTRY, &id);
+        let files = HostFiles::new(root).with(&file, Some(text.clone()));
+        let boot = boot(&files.with_block(&block)?)?;
+        if boot.entry != [id] {
+            return Err(GrubError::NotSaved(boot.entry.join(">")));
+        }
+        has_arguments(&boot.arguments(), &joined(&kept.host, &kept.current))?;
+        Ok(Self {
+            file: path(&file)?,
+            text,
+            block,
+        })
+    }
+
+    /// Writes the entry durably. No boot enters it yet.
+    pub(super) fn write(&self, root: &Root) -> Result<(), GrubError> {
+        root.replace(&self.file, self.text.as_bytes(), ENTRY_MODE)?;
+        Ok(root.sync_point(&path(DIRECTORY)?)?.sync()?)
+    }
+}
+
+/// The options of an entry without those of machinist, as they are written: GRUB replaces variables such as `$kernelopts`
+/// in every boot.
+fn options_of_host(entry: &str, own: &KernelCommandLine) -> String {
+    let options = value(entry, "options").unwrap_or_default();
+    if let Some(host) = options.strip_suffix(&own.to_string()) {
+        return host.trim_end().to_owned();
+    }
+    let mut all = KernelCommandLine::parse(options);
+    for one in own.iter().rev() {
+        all.remove_last(one);
+    }
+    all.to_string()
+}
+
+/// Options, followed by machinist's.
+fn with_own(options: &str, own: &KernelCommandLine) -> String {
+    format!("{options} {own}").trim().to_owned()
+}

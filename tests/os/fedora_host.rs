@@ -1,0 +1,249 @@
+//! The GRUB provider where GRUB reads boot entries, on real files with a simulated boot loader.
+
+use std::{fs, ops::Deref, time::Duration};
+
+use machinist_ignition::KernelCommandLine;
+use machinist_plan::ImageRef;
+use machinist_update::os::{
+    DeploymentId, DesiredDeployment, GrubProvider, KernelArguments, OsProvider as _, ProviderStep,
+    STEP_TIMEOUT,
+};
+
+use super::{
+    contract::{Host, every_provider_keeps},
+    fedora_machine::{FedoraMachine, HOST_ARGUMENTS, NoPrograms},
+    grub_machine::BEFORE,
+};
+
+struct FedoraHost {
+    machine: FedoraMachine,
+    directory: tempfile::TempDir,
+}
+
+impl FedoraHost {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self {
+            machine: FedoraMachine::new(directory.path()),
+            directory,
+        }
+    }
+
+    async fn stages(&self, append: &str, remove: &str) -> DeploymentId {
+        let wanted = wanted(append, remove);
+        let staged = self.agent().stage(&wanted, STEP_TIMEOUT).await;
+        staged.unwrap().unwrap()
+    }
+
+    /// Stages, boots and keeps a deployment.
+    async fn updates(&self, append: &str, remove: &str) {
+        let id = self.stages(append, remove).await;
+        self.agent().unlock(&id).await.unwrap();
+        self.reboot();
+        self.agent().keep(&id).await.unwrap();
+    }
+
+    /// Why the arguments could not be changed, which the plan tells before the node is drained.
+    fn refusal(&self, append: &str) -> String {
+        let root = machinist_rootfs::Root::open(self.directory.path()).unwrap();
+        let can = machinist_update::os::capabilities(&root);
+        assert!(can.kernel_arguments, "{can:?}");
+        let update = machinist_plan::OsUpdate {
+            append_arguments: KernelCommandLine::parse(append),
+            ..machinist_plan::OsUpdate::default()
+        };
+        let refusal = machinist_update::os::refusal(&root, can, &update);
+        refusal
+            .map(|refusal| refusal.to_string())
+            .unwrap_or_default()
+    }
+}
+
+impl Deref for FedoraHost {
+    type Target = FedoraMachine;
+
+    fn deref(&self) -> &FedoraMachine {
+        &self.machine
+    }
+}
+
+impl Host for FedoraHost {
+    type Provider = GrubProvider<NoPrograms>;
+
+    const CHANGES_IMAGES: bool = false;
+
+    fn agent(&self) -> Self::Provider {
+        self.machine.agent()
+    }
+
+    fn reboot(&self) {
+        self.machine.boot();
+    }
+
+    /// Every write is durable, so that a power cut leaves what a shutdown leaves.
+    fn power_cut(&self) {
+        self.machine.boot();
+    }
+
+    fn publishes(&self, _image: &ImageRef, _version: &str) {}
+
+    fn fails_next(&self, step: ProviderStep) {
+        self.machine.fails_next(step);
+    }
+
+    fn panics(&self, id: &DeploymentId) {
+        self.machine.panics(id.as_str());
+    }
+
+    fn takes(&self, _long: Duration) {}
+}
+
+fn wanted(append: &str, remove: &str) -> DesiredDeployment {
+    DesiredDeployment {
+        kernel_arguments: KernelArguments {
+            append: KernelCommandLine::parse(append),
+            remove: KernelCommandLine::parse(remove),
+        },
+        ..DesiredDeployment::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grub_provider_passes_the_contract_with_boot_entries() {
+    let broken = every_provider_keeps(FedoraHost::new).await;
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+/// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
+/// be repeated or undone.
+#[tokio::test]
+async fn a_power_cut_during_any_step_with_boot_entries_leaves_one_of_two_deployments() {
+    let after = format!("{BEFORE} nosmt");
+    for step in ["stage", "unlock", "keep", "roll_back", "discard"] {
+        for operations in 0.. {
+            let host = FedoraHost::new();
+            let first = host.agent().observe().await.unwrap().booted.id;
+            let mut id = None;
+            if step != "stage" {
+                id = Some(host.stages("nosmt", "").await);
+            }
+            if ["keep", "roll_back"].contains(&step) {
+                host.agent().unlock(id.as_ref().unwrap()).await.unwrap();
+                host.reboot();
+            }
+            if step == "roll_back" {
+                host.agent().keep(id.as_ref().unwrap()).await.unwrap();
+            }
+            let agent = host.agent_until(operations);
+            let nosmt = wanted("nosmt", "");
+            let done = match step {
+                "stage" => agent.stage(&nosmt, STEP_TIMEOUT).await.map(drop),
+                "unlock" => agent.unlock(id.as_ref().unwrap()).await,
+                "keep" => agent.keep(id.as_ref().unwrap()).await,
+                "roll_back" => agent.roll_back(&first).await,
+                _ => agent.discard().await,
+            };
+            host.power_cut();
+            let running = host.running();
+            let case = format!("{step} after {operations} operations");
+            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
+            // The next process can discard it, and stage and keep another deployment.
+            host.agent().discard().await.unwrap();
+            host.updates("b=1", "nosmt").await;
+            host.reboot();
+            assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
+            host.assert_settled("b=1", &case);
+            if done.is_ok() {
+                break;
+            }
+            assert!(operations < 200, "{case}");
+        }
+    }
+}
+
+/// TuneD and administrators change variables of the environment block, which GRUB replaces in every entry.
+#[tokio::test]
+async fn variables_of_the_options_stay_in_the_kept_entry() {
+    let host = FedoraHost::new();
+    host.updates("nosmt", "").await;
+    let entry = host.read("boot/loader/entries/machinist-2.conf");
+    let options =
+        "options root=UUID=1234 ro net.ifnames=0 $tuned_params console=tty0 audit=0 quiet nosmt\n";
+    assert!(entry.contains(options), "{entry}");
+    assert!(
+        entry.contains("title Fedora Linux (6.1.0-1) 43 (machinist)\n"),
+        "{entry}"
+    );
+    host.set_variable("tuned_params", "isolcpus=1 nohz_full=1");
+    host.reboot();
+    let tuned = BEFORE.replacen("quiet", "isolcpus=1 nohz_full=1", 1);
+    assert_eq!(host.running(), format!("{tuned} nosmt"));
+    host.updates("b=1", "nosmt").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{tuned} b=1"));
+    // The entry of the distribution is unchanged.
+    let entry = host.read("boot/loader/entries/1234-6.1.0-1.conf");
+    assert!(entry.contains("$tuned_params console=tty0\n"), "{entry}");
+}
+
+/// kernel-install may run at any moment. It makes the entry of the new kernel the saved one.
+#[tokio::test]
+async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
+    let host = FedoraHost::new();
+    let id = host.stages("nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    // During the trial it gets the arguments of before.
+    host.install_kernel("6.2.0-1");
+    host.agent().keep(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    assert!(host.read("proc/cmdline").contains("vmlinuz-6.2.0-1"));
+    host.install_kernel("6.10.0-1");
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    assert!(host.read("proc/cmdline").contains("vmlinuz-6.10.0-1"));
+    // The package of the old kernel is removed.
+    for file in ["vmlinuz-6.2.0-1", "loader/entries/1234-6.2.0-1.conf"] {
+        fs::remove_file(host.path("boot").join(file)).unwrap();
+    }
+    let seen = host.agent().observe().await.unwrap();
+    assert_eq!(seen.booted.id, seen.next);
+    let previous = seen.fallback.unwrap().id;
+    host.agent().roll_back(&previous).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
+    assert!(host.read("proc/cmdline").contains("vmlinuz-6.10.0-1"));
+    host.assert_settled("", "after a rollback");
+}
+
+/// An administrator selects an entry without machinist's arguments: they are those of the host from then on.
+#[tokio::test]
+async fn an_update_starts_from_the_entry_that_an_administrator_has_selected() {
+    let host = FedoraHost::new();
+    host.set_variable("saved_entry", "1234-6.1.0-1");
+    host.reboot();
+    assert_eq!(host.running(), HOST_ARGUMENTS);
+    host.updates("nosmt", "").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{HOST_ARGUMENTS} nosmt"));
+}
+
+#[tokio::test]
+async fn what_grub_would_not_boot_as_wanted_is_refused_before_the_drain() {
+    let host = FedoraHost::new();
+    assert_eq!(host.refusal("nosmt"), "");
+    for argument in ["a=b;c", "a=$tuned_params"] {
+        let text = host.refusal(argument);
+        assert!(
+            text.contains("GRUB") || text.contains("would boot with"),
+            "{argument}: {text}"
+        );
+    }
+    let config = host.read("boot/grub2/grub.cfg");
+    let config = config.replace("default=\"${saved_entry}\"", "default=0");
+    host.write("boot/grub2/grub.cfg", config);
+    host.reboot();
+    let text = host.refusal("nosmt");
+    assert!(text.contains("GRUB_DEFAULT=saved"), "{text}");
+}
