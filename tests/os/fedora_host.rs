@@ -181,6 +181,14 @@ async fn variables_of_the_options_stay_in_the_kept_entry() {
     host.updates("b=1", "nosmt").await;
     host.reboot();
     assert_eq!(host.running(), format!("{tuned} b=1"));
+    host.updates("", "audit=0 quiet b=1").await;
+    host.reboot();
+    assert_eq!(host.running(), tuned.replace(" audit=0 quiet", ""));
+    let cmdline = host.read("etc/kernel/cmdline");
+    assert_eq!(
+        cmdline.trim(),
+        "root=UUID=1234 ro net.ifnames=0 $tuned_params console=tty0"
+    );
     // The entry of the distribution is unchanged.
     let entry = host.read("boot/loader/entries/1234-6.1.0-1.conf");
     assert!(entry.contains("$tuned_params console=tty0\n"), "{entry}");

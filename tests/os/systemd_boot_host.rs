@@ -211,6 +211,16 @@ async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
 }
 
 #[tokio::test]
+async fn later_kernels_have_no_arguments_that_left_the_config() {
+    let host = SystemdBootHost::new();
+    host.updates("", "audit=0 quiet").await;
+    host.reboot();
+    let without = BEFORE.replace(" audit=0 quiet", "");
+    assert_eq!(host.running(), without);
+    assert_eq!(host.read("etc/kernel/cmdline").trim(), without);
+}
+
+#[tokio::test]
 async fn a_loader_that_would_not_enter_the_kept_entry_is_refused() {
     let host = SystemdBootHost::new();
     fs::write(

@@ -1,6 +1,9 @@
 //! /etc/kernel/cmdline: the arguments of the entries that kernel-install writes for later kernels.
 
-use super::{MAX_COMMAND_LINE_BYTES, kept_arguments::KeptArguments};
+use super::{
+    MAX_COMMAND_LINE_BYTES,
+    kept_arguments::{KeptArguments, joined},
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::{Root, RootError};
@@ -37,14 +40,21 @@ pub(super) fn follow(root: &Root, kept: &KeptArguments) -> Result<(), KernelCmdl
 
 /// The arguments that the file must have; `None` if it has them.
 fn following(current: &KernelCommandLine, kept: &KeptArguments) -> Option<KernelCommandLine> {
-    if ends_with(current, &kept.current) {
+    if *current == joined(&kept.host, &kept.current) {
+        return None;
+    }
+    // Of two lists with which the file ends, the longer one is there: the other one may be empty.
+    let has_current = ends_with(current, &kept.current);
+    let previous = kept.previous.as_ref().filter(|own| {
+        let is_longer = own.iter().len() > kept.current.iter().len();
+        ends_with(current, own) && (is_longer || !has_current)
+    });
+    if has_current && previous.is_none() {
         return None;
     }
     let mut wanted = current.clone();
-    if let Some(previous) = kept.previous.as_ref().filter(|own| ends_with(current, own)) {
-        for own in previous.iter().rev() {
-            wanted.remove_last(own);
-        }
+    for own in previous.into_iter().flat_map(|own| own.iter().rev()) {
+        wanted.remove_last(own);
     }
     wanted.append(&kept.current);
     Some(wanted)
@@ -57,4 +67,41 @@ fn ends_with(all: &KernelCommandLine, own: &KernelCommandLine) -> bool {
     }
     host.append(own);
     host == *all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_gets_the_kept_arguments_in_place_of_the_previous_ones() {
+        for (file, current, previous, expected) in [
+            ("root=x", "nosmt", "", Some("root=x nosmt")),
+            ("root=x nosmt", "", "nosmt", Some("root=x")),
+            ("root=x", "", "nosmt", None),
+            ("root=x nosmt", "nosmt", "", None),
+            ("root=x a=1 b=1", "b=1", "a=1 b=1", Some("root=x b=1")),
+            ("root=x b=1", "b=1", "a=1 b=1", None),
+            ("root=x b=1", "a=1 b=1", "b=1", Some("root=x a=1 b=1")),
+            ("root=x a=1 b=1", "a=1 b=1", "b=1", None),
+            // An administrator has appended one.
+            ("root=x nosmt c=1", "", "nosmt", None),
+            (
+                "root=x $tuned_params nosmt",
+                "",
+                "nosmt",
+                Some("root=x $tuned_params"),
+            ),
+        ] {
+            let kept = KeptArguments {
+                host: KernelCommandLine::parse("root=x"),
+                current: KernelCommandLine::parse(current),
+                previous: Some(KernelCommandLine::parse(previous)),
+                earlier: None,
+            };
+            let found = following(&KernelCommandLine::parse(file), &kept);
+            let expected = expected.map(KernelCommandLine::parse);
+            assert_eq!(found, expected, "{file}: {current:?} after {previous:?}");
+        }
+    }
 }
