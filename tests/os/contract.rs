@@ -44,8 +44,11 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
     Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArguments, OsError, OsProvider,
-    ProviderStep, STEP_TIMEOUT,
+    ProviderStep,
 };
+
+/// Time limit of one step.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// A machine around a provider.
 pub(crate) trait Host {

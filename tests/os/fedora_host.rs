@@ -6,11 +6,10 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
     DeploymentId, DesiredDeployment, GrubProvider, KernelArguments, OsProvider as _, ProviderStep,
-    STEP_TIMEOUT,
 };
 
 use super::{
-    contract::{Host, every_provider_keeps},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps},
     fedora_machine::{FedoraMachine, HOST_ARGUMENTS, NoPrograms},
     grub_machine::BEFORE,
 };

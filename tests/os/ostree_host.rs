@@ -5,12 +5,11 @@ use std::{ops::Deref, time::Duration};
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, OstreeProvider,
-    ProviderStep, STEP_TIMEOUT,
+    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, OstreeProvider, ProviderStep,
 };
 
 use super::{
-    contract::{Host, every_provider_keeps, of_image},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps, of_image},
     ostree_files::Layout,
     ostree_machine::{BEFORE, CUSTOM, OstreeMachine, OstreeProgram},
 };

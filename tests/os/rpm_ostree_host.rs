@@ -5,12 +5,11 @@ use std::{collections::BTreeSet, time::Duration};
 use machinist_base::reason::Reason;
 use machinist_plan::{ImageRef, KernelType, OsPackages};
 use machinist_update::os::{
-    DeploymentId, DesiredDeployment, OsProvider as _, OstreeProvider, ProviderStep, STEP_TIMEOUT,
-    TransactionKind,
+    DeploymentId, DesiredDeployment, OsProvider as _, OstreeProvider, ProviderStep, TransactionKind,
 };
 
 use super::{
-    contract::{Host, every_provider_keeps, image},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps, image},
     ostree_files::Layout,
     ostree_host::OstreeHost,
     ostree_machine::{BEFORE, OstreeProgram},

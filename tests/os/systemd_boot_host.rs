@@ -6,12 +6,12 @@ use machinist_base::error_chain::chain;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep, STEP_TIMEOUT,
+    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep,
     SystemdBootProvider,
 };
 
 use super::{
-    contract::{Host, every_provider_keeps},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps},
     systemd_boot_machine::{BEFORE, Bootctl, SystemdBootMachine},
 };
 

@@ -344,6 +344,19 @@ fn a_kernel_type_is_a_change_unless_that_kernel_runs() {
         plan.os.unwrap().packages.unwrap().kernel_type,
         KernelType::Realtime
     );
-    let plan = planned_packages(&realtime, &plain, extended(&[], &[])).unwrap();
+    let own = OsFacts {
+        has_own_kernel_type: true,
+        ..extended(&[], &[])
+    };
+    let plan = planned_packages(&realtime, &plain, own).unwrap();
     assert_eq!(changes(&plan), ["Modify kernelType default"]);
+    // An administrator has installed that kernel.
+    let plan = planned_packages(&realtime, &plain, extended(&[], &[])).unwrap();
+    assert_eq!(changes(&plan), [""; 0]);
+    let stays = "OS image kernelType realtime is no longer in the config, but stays: machinist has not added it";
+    assert!(
+        plan.warnings.iter().any(|it| it == stays),
+        "{:?}",
+        plan.warnings
+    );
 }

@@ -1,13 +1,25 @@
 //! Updates that change the OS image, on a machine with OSTree and a registry.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use machinist_base::reason::Reason;
-use machinist_plan::ImageRef;
+use machinist_plan::{ImageRef, Plan};
 use machinist_testkit::sandbox::{Written, config};
 use machinist_update::{
     os::{FetchProgress, ProviderStep},
     phase::Phase,
+    reconciler::{Reconciler, ReconcilerHooks},
 };
 
 use crate::{
@@ -16,7 +28,10 @@ use crate::{
         ostree_machine::BEFORE,
         ostree_registry::{commit_of, is_stored},
     },
-    update::{os_trials_on_ostree::Host, reboots::reboots},
+    update::{
+        os_trials_on_ostree::{Host, options},
+        reboots::reboots,
+    },
 };
 
 fn image(content: &str) -> ImageRef {
@@ -179,6 +194,55 @@ async fn an_image_with_a_lower_version_is_refused_once_it_is_known() {
     );
     agent.stop().await;
     assert_eq!(booted_commit(&host), commit_of(&new));
+}
+
+/// Counts the plans that it is asked to approve, before anything was downloaded, and approves none.
+struct RejectsPlans {
+    asked: Arc<AtomicUsize>,
+    root: PathBuf,
+    image: ImageRef,
+}
+
+impl ReconcilerHooks for RejectsPlans {
+    fn approve(&self, plan: &Plan) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        assert!(plan.os.is_some());
+        assert!(!is_stored(&self.root, &self.image));
+        false
+    }
+
+    fn record_beat(&self) {}
+
+    async fn probe_requested(&self) {
+        std::future::pending().await
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+}
+
+/// As `machinist apply` does, whose user says no.
+#[tokio::test(start_paused = true)]
+async fn a_plan_that_is_not_approved_downloads_nothing() {
+    let host = Host::new();
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let hooks = RejectsPlans {
+        asked: Arc::clone(&asked),
+        root: host.sandbox.path("/"),
+        image: one.clone(),
+    };
+    let (_desired, source) = watch::channel(with_image("one", &one).desired());
+    let (root, services) = (host.sandbox.root(), Some(host.script.clone()));
+    let made = Reconciler::new(&root, services, hooks, options(Layout::Debian), source);
+    let (reconciler, _) = made.unwrap();
+    let reconciler = reconciler.with_os_provider(Some(Arc::new(host.ostree.agent())));
+    reconciler.run_once(CancellationToken::new()).await.unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert!(!is_stored_on(&host, &one));
+    assert_eq!(reboots(&host.script), 0);
 }
 
 /// The download of an image ends when another config is desired.

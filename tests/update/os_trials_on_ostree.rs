@@ -42,7 +42,7 @@ fn with_arguments(name: &str, arguments: &[&str]) -> Written {
     wanted
 }
 
-fn options(layout: Layout) -> ReconcilerOptions {
+pub(super) fn options(layout: Layout) -> ReconcilerOptions {
     let mut options = ReconcilerOptions {
         reboot: RebootPolicy::Auto,
         ..conduct(true)

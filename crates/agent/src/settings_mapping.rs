@@ -159,6 +159,7 @@ pub fn reconciler_options(
         boot_attempts: settings.update.boot_attempts,
         os_boot_attempts: settings.update.os_boot_attempts,
         reboot_timeout: settings.update.reboot_timeout,
+        os_step_timeout: settings.update.os_step_timeout,
         job_timeout: settings.actions.job_timeout,
         settle: settings.actions.settle,
         full_pass: settings.drift.full_pass,

@@ -9,7 +9,10 @@ use machinist_ignition::{
     ConfigDocument, ConfigRules, MachineConfig, MergeOrder, Refusal, TextSource, merge, parse,
     to_machine_config,
 };
-use machinist_kube_api::{PoolView, keys::label};
+use machinist_kube_api::{
+    PoolView,
+    keys::{label, protocol},
+};
 
 /// Maximum size of a rendered config as JSON: the API server stores objects of at most 1.5 MiB.
 const MAX_CONFIG_BYTES: usize = 1_572_864;
@@ -180,6 +183,10 @@ pub(crate) fn merged(
 fn manifest(pool: &str, config: &MachineConfig) -> Result<Value, RenderError> {
     let mut manifest = to_machine_config(config)?;
     manifest["metadata"]["labels"] = json!({label::RENDERED_FOR: pool});
+    // No release sets the image here, as OpenShift's would.
+    if config.os_image_url.is_some() {
+        manifest["metadata"]["annotations"] = json!({protocol::OS_IMAGE_URL_OVERRIDDEN: "true"});
+    }
     Ok(manifest)
 }
 

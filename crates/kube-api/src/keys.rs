@@ -62,6 +62,9 @@ pub mod protocol {
     /// `Rebooting` from the start of a reboot until the first check after it, otherwise empty. A
     /// hint for other programs; machinist itself compares boot IDs.
     pub const POST_CONFIG_ACTION: &str = "machineconfiguration.openshift.io/post-config-action";
+    /// `"true"` on a rendered MachineConfig whose OS image a user has set. Written by the controller.
+    pub const OS_IMAGE_URL_OVERRIDDEN: &str =
+        "machineconfiguration.openshift.io/os-image-url-overridden";
     /// Why a staged OS was not finalised at shutdown, at most 2000 bytes.
     pub const FINALIZE_FAILURE: &str =
         "machineconfiguration.openshift.io/ostree-finalize-staged-failure";

@@ -260,12 +260,7 @@ fn all_changes(
         changes.push(change);
     }
     changes.extend(extensions(from, to, observed));
-    let (before, after) = (kernel_type(from), kernel_type(to));
-    let runs = observed.os.kernel_type.as_deref();
-    if before != after && runs.and_then(KernelType::parse) != Some(after) {
-        let name = format!("kernelType {after}");
-        changes.push(OsChange::new(OsPart::KernelType, &name, ChangeKind::Modify));
-    }
+    changes.extend(kernel_type_change(from, to, observed));
     let fips_runs = observed.os.fips || running.iter().any(|one| one.as_str() == "fips=1");
     if from.fips != to.fips && to.fips != fips_runs {
         let change = if to.fips {
@@ -281,6 +276,36 @@ fn all_changes(
 fn kernel_type(config: &MachineConfig) -> KernelType {
     let name = config.kernel_type.as_deref().unwrap_or_default();
     KernelType::parse(name).unwrap_or_default()
+}
+
+fn kernel_type_change(
+    from: &MachineConfig,
+    to: &MachineConfig,
+    observed: &MachineFacts,
+) -> Option<OsChange> {
+    let os = &observed.os;
+    let (before, after) = (kernel_type(from), kernel_type(to));
+    let runs = os.kernel_type.as_deref().and_then(KernelType::parse);
+    if before == after || runs == Some(after) {
+        return None;
+    }
+    let is_adopted = matches!(observed.base, BaseConfig::Declared(_));
+    let of_host = os.extensions.is_some() && !is_adopted && !os.has_own_kernel_type;
+    Some(match after {
+        KernelType::Default if of_host => OsChange {
+            of_host,
+            ..OsChange::new(
+                OsPart::KernelType,
+                &format!("kernelType {before}"),
+                ChangeKind::Remove,
+            )
+        },
+        after => OsChange::new(
+            OsPart::KernelType,
+            &format!("kernelType {after}"),
+            ChangeKind::Modify,
+        ),
+    })
 }
 
 /// The packages of a config.

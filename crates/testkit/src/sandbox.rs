@@ -389,6 +389,7 @@ pub fn conduct(live: bool) -> ReconcilerOptions {
         boot_attempts: 2,
         os_boot_attempts: 1,
         reboot_timeout: Duration::from_secs(60),
+        os_step_timeout: Duration::from_secs(3600),
         job_timeout: Duration::from_secs(1),
         settle: Duration::ZERO,
         full_pass: Duration::from_secs(3600),

@@ -3,11 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use machinist_plan::{KernelType, OsPackages};
-use machinist_update::os::{
-    DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep, STEP_TIMEOUT,
-};
+use machinist_update::os::{DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep};
 
-use super::{Host, Scene, Seen, append, error_text, image, is, list, of_image};
+use super::{Host, STEP_TIMEOUT, Scene, Seen, append, error_text, image, is, list, of_image};
 
 pub(super) async fn staging_the_same_deployment_again_changes_nothing<H: Host>(
     s: Scene<H>,

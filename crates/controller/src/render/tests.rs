@@ -57,6 +57,39 @@ fn a_custom_pool_overrides_the_workers_whatever_the_names_are() {
 }
 
 #[test]
+fn an_os_image_of_a_user_wins_and_is_marked() {
+    let digest = |digit: &str| format!("quay.io/os@sha256:{}", digit.repeat(64));
+    let image = |name: &str, image: String, annotations: Value| {
+        let manifest = json!({
+            "apiVersion": "machineconfiguration.openshift.io/v1",
+            "kind": "MachineConfig",
+            "metadata": {
+                "name": name,
+                "labels": {label::CONFIG_ROLE: "infra"},
+                "annotations": annotations,
+            },
+            "spec": {"osImageURL": image},
+        });
+        (name.to_owned(), manifest.to_string())
+    };
+    let generated =
+        json!({"machineconfiguration.openshift.io/generated-by-controller-version": "v4"});
+    let marked = |texts: &[(String, String)]| {
+        let manifest = rendered(texts).unwrap().manifest;
+        let mark = &manifest["metadata"]["annotations"][protocol::OS_IMAGE_URL_OVERRIDDEN];
+        (manifest["spec"]["osImageURL"].clone(), mark.clone())
+    };
+    let of_controller = image("99-generated", digest("1"), generated);
+    let of_user = image("50-user", digest("2"), json!({}));
+    let later = image("60-user", digest("3"), json!({}));
+    let all = [of_controller.clone(), of_user, later];
+    assert_eq!(marked(&all), (json!(digest("3")), json!("true")));
+    assert_eq!(marked(&all[..2]), (json!(digest("2")), json!("true")));
+    let file = manifest_of("10-file", "infra", "/etc/a", "data:,x");
+    assert_eq!(marked(&[of_controller, file]), (Value::Null, Value::Null));
+}
+
+#[test]
 fn unknown_fields_and_replaced_files_are_warned_of() {
     let first = manifest_of("10-first", "infra", "/etc/a", "data:,first");
     let second = manifest_of("20-second", "infra", "/etc/a", "data:,second");

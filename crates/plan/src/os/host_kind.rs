@@ -200,6 +200,9 @@ pub struct OsFacts {
     pub extensions: Option<BTreeSet<String>>,
     /// Those of them whose packages machinist has requested. All others belong to the host, and stay.
     pub own_extensions: BTreeSet<String>,
+    /// Whether machinist has requested the packages of the booted deployment's kernel type. Otherwise they belong to the
+    /// host, and stay.
+    pub has_own_kernel_type: bool,
     /// Whether the running kernel is in FIPS mode.
     pub fips: bool,
     /// The running kernel's arguments that machinist has appended. All others belong to the host, and stay.

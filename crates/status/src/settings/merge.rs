@@ -133,6 +133,7 @@ impl UpdateSettings {
                 false => 1,
             },
             reboot_timeout: read.take_if("update.rebootTimeout", minutes(30), positive),
+            os_step_timeout: read.take_if("update.osStepTimeout", minutes(60), positive),
         }
     }
 }

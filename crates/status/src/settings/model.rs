@@ -116,6 +116,9 @@ pub struct UpdateSettings {
     /// `update.rebootTimeout`: the time after which an accepted reboot is overdue. Default 30 min:
     /// services are stopped one after another, with 90 s each by default.
     pub reboot_timeout: Duration,
+    /// `update.osStepTimeout`: the time limit of a download and of a change of the operating system. Default 1 h:
+    /// images have gigabytes, so twenty minutes over a slow line are not a failure.
+    pub os_step_timeout: Duration,
 }
 
 /// How actions are carried out.

@@ -53,6 +53,7 @@ fn omitted_settings_have_defaults() {
     assert_eq!(settings.update.verify_timeout, Duration::from_secs(1800));
     // Servers whose firmware takes a quarter of an hour must not count as failed.
     assert_eq!(settings.update.reboot_timeout, Duration::from_secs(1800));
+    assert_eq!(settings.update.os_step_timeout, Duration::from_secs(3600));
     assert_eq!(settings.actions.settle, Duration::from_secs(2));
     assert_eq!(settings.users_allowed, ["core"]);
     assert_eq!(settings.admin.listen.to_string(), "127.0.0.1:10480");

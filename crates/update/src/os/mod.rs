@@ -31,7 +31,7 @@ pub use self::{
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     ostree::OstreeProvider,
-    provider::{FetchProgress, FetchedImage, OsError, OsProvider, ProviderStep, STEP_TIMEOUT},
+    provider::{FetchProgress, FetchedImage, OsError, OsProvider, ProviderStep},
     rpm_ostree::{PackageChange, RpmOstree, TransactionKind},
     systemd_boot::SystemdBootProvider,
 };

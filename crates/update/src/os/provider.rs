@@ -6,9 +6,6 @@ use super::{DeploymentId, Deployments, DesiredDeployment};
 use machinist_base::reason::Reason;
 use machinist_plan::{ImageRef, OsCapabilities};
 
-/// Time limit of one step. Images have gigabytes, so twenty minutes over a slow line are not a failure.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-
 /// A provider's operation, as error messages name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderStep {

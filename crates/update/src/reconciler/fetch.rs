@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
 use crate::{
-    os::{DesiredDeployment, OsProvider, STEP_TIMEOUT},
+    os::{DesiredDeployment, OsProvider},
     phase::{Phase, PhaseEvent},
     service_port::Services,
 };
@@ -111,7 +111,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(image) => tracing::info!("downloading the OS image {image}"),
             None => tracing::info!("downloading packages of the operating system"),
         }
-        let download = provider.fetch(wanted, STEP_TIMEOUT);
+        let download = provider.fetch(wanted, self.options.current().os_step_timeout);
         tokio::pin!(download);
         let mut tick = tokio::time::interval(self.hooks.tick());
         let has_image = wanted.image.is_some();

@@ -87,6 +87,8 @@ pub struct ReconcilerOptions {
     pub os_boot_attempts: u32,
     /// How long an accepted reboot may take to happen.
     pub reboot_timeout: Duration,
+    /// Time limit of one step of the provider of the operating system.
+    pub os_step_timeout: Duration,
     /// Time limit of a systemd job.
     pub job_timeout: Duration,
     /// How long a restarted unit is watched.

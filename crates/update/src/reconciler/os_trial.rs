@@ -9,10 +9,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 use super::{Reconciler, ReconcilerHooks, UpdateError};
 use crate::{
     journal::{Direction, OsTrial, OsTrialState},
-    os::{
-        self, DeploymentId, Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep,
-        STEP_TIMEOUT,
-    },
+    os::{self, DeploymentId, Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep},
     phase::{PhaseEffect, PhaseEvent},
     service_port::Services,
 };
@@ -142,7 +139,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         let deployments = self.run_responsive(provider.observe()).await?;
         let wanted = DesiredDeployment::from(update.clone());
-        let staged = self.run_responsive(provider.stage(&wanted, STEP_TIMEOUT));
+        let limit = self.options.current().os_step_timeout;
+        let staged = self.run_responsive(provider.stage(&wanted, limit));
         let booted = open.filter(is_booted);
         Ok(match staged.await? {
             Some(id) => {
@@ -370,9 +368,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             trial.deployment
         );
         let wanted = DesiredDeployment::from(trial.update());
-        self.run_responsive(provider.fetch(&wanted, STEP_TIMEOUT))
-            .await?;
-        let staged = self.run_responsive(provider.stage(&wanted, STEP_TIMEOUT));
+        let limit = self.options.current().os_step_timeout;
+        self.run_responsive(provider.fetch(&wanted, limit)).await?;
+        let staged = self.run_responsive(provider.stage(&wanted, limit));
         let Some(staged) = staged.await? else {
             return Err(OsError::DeploymentMissing {
                 step: ProviderStep::Unlock,

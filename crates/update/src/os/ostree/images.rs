@@ -179,6 +179,9 @@ pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
     let (image, version) = booted.unwrap_or_default();
     let own = own_packages(root).unwrap_or_default();
     let own_extensions = packages.as_ref().map(|all| all.own_extensions(&own));
+    let has_own_kernel_type = packages
+        .as_ref()
+        .is_some_and(|all| all.has_own_kernel(&own));
     let desired = desired.and_then(|image| ImageRef::parse(image).ok());
     let fetched = desired.and_then(|image| fetched(root, &image).ok().flatten());
     OsFacts {
@@ -187,6 +190,7 @@ pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
         offered: fetched.and_then(|fetched| fetched.version),
         extensions: packages.map(|all| all.extensions()),
         own_extensions: own_extensions.unwrap_or_default(),
+        has_own_kernel_type,
         ..OsFacts::default()
     }
 }

@@ -84,6 +84,12 @@ impl LayeredPackages {
         types.into_iter().find(has).unwrap_or_default()
     }
 
+    /// Whether all packages of the kernel are in `own`.
+    pub(super) fn has_own_kernel(&self, own: &PackageNames) -> bool {
+        let mut needed = self.kernel_type().packages().iter();
+        needed.all(|name| own.contains(*name))
+    }
+
     /// The extensions of which all packages were added, by the host or by machinist.
     pub(super) fn extensions(&self) -> PackageNames {
         self.extensions_among(&self.requested)
@@ -219,6 +225,12 @@ mod tests {
         let nothing = host.change_to(&none, &PackageNames::new(), |_| false);
         assert_eq!(nothing, PackageChange::default());
         assert_eq!(host.own_extensions(&PackageNames::new()), names(&[]));
+        let realtime = LayeredPackages {
+            requested: names(KernelType::Realtime.packages()),
+            ..LayeredPackages::default()
+        };
+        assert!(!realtime.has_own_kernel(&names(&["usbguard"])));
+        assert!(realtime.has_own_kernel(&realtime.requested));
         let own = names(&["usbguard"]);
         let change = host.change_to(&none, &own, |_| false);
         assert_eq!(change.uninstall, own);
