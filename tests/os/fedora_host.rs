@@ -10,7 +10,7 @@ use machinist_update::os::{
 
 use super::{
     contract::{Host, STEP_TIMEOUT, every_provider_keeps},
-    fedora_machine::{FedoraMachine, HOST_ARGUMENTS, NoPrograms},
+    fedora_machine::{FedoraMachine, HOST_OPTIONS, NoPrograms},
     grub_machine::BEFORE,
 };
 
@@ -166,31 +166,58 @@ async fn variables_of_the_options_stay_in_the_kept_entry() {
     let host = FedoraHost::new();
     host.updates("nosmt", "").await;
     let entry = host.read("boot/loader/entries/machinist-2.conf");
-    let options =
-        "options root=UUID=1234 ro net.ifnames=0 $tuned_params console=tty0 audit=0 quiet nosmt\n";
-    assert!(entry.contains(options), "{entry}");
-    assert!(
-        entry.contains("title Fedora Linux (6.1.0-1) 43 (machinist)\n"),
-        "{entry}"
-    );
+    let options = format!("options {HOST_OPTIONS} $tuned_params audit=0 quiet nosmt\n");
+    assert!(entry.contains(&options), "{entry}");
+    let title = "title Fedora Linux (6.1.0-1) 43 (machinist)\n";
+    assert!(entry.contains(title), "{entry}");
     host.set_variable("tuned_params", "isolcpus=1 nohz_full=1");
     host.reboot();
-    let tuned = BEFORE.replacen("quiet", "isolcpus=1 nohz_full=1", 1);
-    assert_eq!(host.running(), format!("{tuned} nosmt"));
+    let tuned = format!("{HOST_OPTIONS} isolcpus=1 nohz_full=1");
+    assert_eq!(host.running(), format!("{tuned} audit=0 quiet nosmt"));
     host.updates("b=1", "nosmt").await;
     host.reboot();
-    assert_eq!(host.running(), format!("{tuned} b=1"));
-    host.updates("", "audit=0 quiet b=1").await;
+    assert_eq!(host.running(), format!("{tuned} audit=0 quiet b=1"));
+    // In the entry of a new kernel, the variable follows the arguments of the config.
+    host.install_kernel("6.2.0-1");
     host.reboot();
-    assert_eq!(host.running(), tuned.replace(" audit=0 quiet", ""));
-    let cmdline = host.read("etc/kernel/cmdline");
     assert_eq!(
-        cmdline.trim(),
-        "root=UUID=1234 ro net.ifnames=0 $tuned_params console=tty0"
+        host.running(),
+        format!("{BEFORE} b=1 isolcpus=1 nohz_full=1")
     );
+    host.updates("c=1", "audit=0 quiet b=1").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{tuned} c=1"));
+    host.updates("", "c=1").await;
+    host.reboot();
+    assert_eq!(host.running(), tuned);
+    assert_eq!(host.read("etc/kernel/cmdline").trim(), HOST_OPTIONS);
     // The entry of the distribution is unchanged.
     let entry = host.read("boot/loader/entries/1234-6.1.0-1.conf");
-    assert!(entry.contains("$tuned_params console=tty0\n"), "{entry}");
+    assert!(entry.contains("console=tty0 $tuned_params\n"), "{entry}");
+}
+
+/// TuneD, installed after the kernels, does not know the entry of machinist.
+#[tokio::test]
+async fn the_variable_of_tuned_is_added_to_the_kept_entry() {
+    let host = FedoraHost::new();
+    for name in ["1234-6.1.0-1", "machinist-1"] {
+        let file = format!("boot/loader/entries/{name}.conf");
+        host.write(&file, host.read(&file).replace(" $tuned_params", ""));
+    }
+    host.updates("nosmt", "").await;
+    assert!(
+        !host
+            .read("boot/loader/entries/machinist-2.conf")
+            .contains("$tuned_params")
+    );
+    fs::create_dir_all(host.path("usr/lib/kernel/install.d")).unwrap();
+    host.write("usr/lib/kernel/install.d/92-tuned.install", "");
+    host.updates("b=1", "nosmt").await;
+    let entry = host.read("boot/loader/entries/machinist-3.conf");
+    assert!(
+        entry.contains("console=tty0 $tuned_params audit=0 quiet b=1\n"),
+        "{entry}"
+    );
 }
 
 /// kernel-install may run at any moment. It makes the entry of the new kernel the saved one.
@@ -210,10 +237,6 @@ async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
     host.reboot();
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
     assert!(host.read("proc/cmdline").contains("vmlinuz-6.10.0-1"));
-    // The package of the old kernel is removed.
-    for file in ["vmlinuz-6.2.0-1", "loader/entries/1234-6.2.0-1.conf"] {
-        fs::remove_file(host.path("boot").join(file)).unwrap();
-    }
     let seen = host.agent().observe().await.unwrap();
     assert_eq!(seen.booted.id, seen.next);
     let previous = seen.fallback.unwrap().id;
@@ -224,16 +247,130 @@ async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
     host.assert_settled("", "after a rollback");
 }
 
+/// Without /etc/kernel/cmdline, a new kernel has the arguments of the running one, those of the trial as well.
+#[tokio::test]
+async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
+    for is_kept in [true, false] {
+        let host = FedoraHost::new();
+        fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
+        let id = host.stages("nosmt", "").await;
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        host.install_kernel("6.2.0-1");
+        match is_kept {
+            true => host.agent().keep(&id).await.unwrap(),
+            false => host.agent().discard().await.unwrap(),
+        }
+        host.reboot();
+        let line = host.read("proc/cmdline");
+        assert!(!line.contains("machinist.trial"), "{is_kept}: {line}");
+        let expected = match is_kept {
+            true => format!("{BEFORE} nosmt"),
+            false => BEFORE.to_owned(),
+        };
+        assert_eq!(host.running(), expected);
+    }
+}
+
+/// The packages of the kernel that the kept entry names are removed, while it is the default or a later kernel is.
+#[tokio::test]
+async fn a_kept_entry_whose_kernel_is_removed_is_replaced() {
+    for is_default in [true, false] {
+        let host = FedoraHost::new();
+        host.install_kernel("6.2.0-1");
+        if is_default {
+            host.set_variable("saved_entry", "machinist-1");
+        }
+        host.remove_kernel("6.1.0-1");
+        host.agent().clean_up().await.unwrap();
+        host.reboot();
+        assert_eq!(host.running(), BEFORE, "{is_default}");
+        assert!(host.read("proc/cmdline").contains("vmlinuz-6.2.0-1"));
+        assert_eq!(host.entries(), ["1234-6.2.0-1.conf", "machinist-2.conf"]);
+        host.agent().clean_up().await.unwrap();
+        assert_eq!(host.entries(), ["1234-6.2.0-1.conf", "machinist-2.conf"]);
+        host.updates("", "audit=0 quiet").await;
+        host.reboot();
+        assert_eq!(host.running(), HOST_OPTIONS);
+    }
+}
+
+#[tokio::test]
+async fn the_agent_replaces_such_an_entry_before_another_step() {
+    for step in ["stage", "discard"] {
+        let host = FedoraHost::new();
+        host.install_kernel("6.2.0-1");
+        host.set_variable("saved_entry", "machinist-1");
+        host.remove_kernel("6.1.0-1");
+        match step {
+            "stage" => drop(host.stages("nosmt", "").await),
+            _ => host.agent().discard().await.unwrap(),
+        }
+        host.reboot();
+        assert_eq!(host.running(), BEFORE, "{step}");
+    }
+}
+
+/// grubby changes every entry and /etc/kernel/cmdline.
+#[tokio::test]
+async fn arguments_that_grubby_appends_stay() {
+    let host = FedoraHost::new();
+    host.append_to_all("foo=1");
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} foo=1"));
+    host.agent().discard().await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} foo=1"));
+    host.updates("nosmt", "audit=0 quiet").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{HOST_OPTIONS} foo=1 nosmt"));
+    let cmdline = host.read("etc/kernel/cmdline");
+    assert_eq!(cmdline.trim(), format!("{HOST_OPTIONS} foo=1 nosmt"));
+}
+
 /// An administrator selects an entry without machinist's arguments: they are those of the host from then on.
 #[tokio::test]
 async fn an_update_starts_from_the_entry_that_an_administrator_has_selected() {
     let host = FedoraHost::new();
     host.set_variable("saved_entry", "1234-6.1.0-1");
     host.reboot();
-    assert_eq!(host.running(), HOST_ARGUMENTS);
+    assert_eq!(host.running(), HOST_OPTIONS);
     host.updates("nosmt", "").await;
     host.reboot();
-    assert_eq!(host.running(), format!("{HOST_ARGUMENTS} nosmt"));
+    assert_eq!(host.running(), format!("{HOST_OPTIONS} nosmt"));
+}
+
+/// The agent is killed, or the machine loses power, while it cleans up after it has kept a deployment.
+#[tokio::test]
+async fn a_repeated_keep_ends_what_an_interrupted_one_has_begun() {
+    for operations in 0.. {
+        let host = FedoraHost::new();
+        let id = host.stages("nosmt", "").await;
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        let is_done = host.agent_until(operations).keep(&id).await.is_ok();
+        host.agent().keep(&id).await.unwrap();
+        host.assert_settled("nosmt", &format!("after {operations} operations"));
+        host.reboot();
+        assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+        if is_done {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kernel_that_grub_cannot_load_is_left_by_itself() {
+    let host = FedoraHost::new();
+    let id = host.stages("nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    let custom = host.read("boot/grub2/custom.cfg");
+    host.write(
+        "boot/grub2/custom.cfg",
+        custom.replace("vmlinuz-6.1", "vmlinuz-6.0"),
+    );
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
 }
 
 #[tokio::test]
@@ -242,15 +379,26 @@ async fn what_grub_would_not_boot_as_wanted_is_refused_before_the_drain() {
     assert_eq!(host.refusal("nosmt"), "");
     for argument in ["a=b;c", "a=$tuned_params"] {
         let text = host.refusal(argument);
-        assert!(
-            text.contains("GRUB") || text.contains("would boot with"),
-            "{argument}: {text}"
-        );
+        let has_reason = text.contains("GRUB") || text.contains("would boot with");
+        assert!(has_reason, "{argument}: {text}");
     }
-    let config = host.read("boot/grub2/grub.cfg");
-    let config = config.replace("default=\"${saved_entry}\"", "default=0");
-    host.write("boot/grub2/grub.cfg", config);
-    host.reboot();
-    let text = host.refusal("nosmt");
-    assert!(text.contains("GRUB_DEFAULT=saved"), "{text}");
+    // Whether an entry is the first one of the menu depends on its name.
+    for machine in ["1234", "a234"] {
+        let host = FedoraHost::new();
+        let entries = host.path("boot/loader/entries");
+        let name = format!("{machine}-6.1.0-1");
+        fs::rename(
+            entries.join("1234-6.1.0-1.conf"),
+            entries.join(format!("{name}.conf")),
+        )
+        .unwrap();
+        fs::remove_file(entries.join("machinist-1.conf")).unwrap();
+        host.set_variable("saved_entry", &name);
+        let config = host.read("boot/grub2/grub.cfg");
+        let fixed = config.replace("default=\"${saved_entry}\"", "default=0");
+        host.write("boot/grub2/grub.cfg", fixed);
+        host.reboot();
+        let text = host.refusal("nosmt");
+        assert!(text.contains("GRUB_DEFAULT=saved"), "{machine}: {text}");
+    }
 }

@@ -303,18 +303,24 @@ async fn a_trial_is_entered_after_a_boot_that_failed_without_an_initrd() {
 /// A package may remove the kernel of the trial while the machine shuts down.
 #[tokio::test]
 async fn a_trial_whose_kernel_is_missing_is_left_by_itself() {
-    for initrd in [Initrd::Always, Initrd::Unneeded] {
+    let initrds = [Initrd::Always, Initrd::Unneeded];
+    let files = ["vmlinuz-6.1", "initrd.img-6.1"];
+    let cases = initrds
+        .into_iter()
+        .flat_map(|initrd| files.map(|file| (initrd, file)));
+    for (initrd, file) in cases {
         let host = GrubHost::with_initrd(initrd);
         let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
-        host.agent()
-            .unlock(&staged.unwrap().unwrap())
-            .await
-            .unwrap();
+        let id = staged.unwrap().unwrap();
+        host.agent().unlock(&id).await.unwrap();
         let custom = host.read("boot/grub/custom.cfg");
-        let custom = custom.replace("vmlinuz-6.1", "vmlinuz-6.0");
+        let custom = custom.replace(file, &file.replace("6.1", "6.0"));
         fs::write(host.path("boot/grub/custom.cfg"), custom).unwrap();
         host.reboot();
-        assert_eq!(host.running(), BEFORE);
+        assert_eq!(host.running(), BEFORE, "{file}");
+        // The boot has failed: the request is gone, and the entry is there.
+        let staged = host.agent().observe().await.unwrap().staged.unwrap();
+        assert_eq!((staged.deployment.id, staged.locked), (id, true));
         host.agent().discard().await.unwrap();
         host.reboot();
         assert_eq!(host.running(), BEFORE);

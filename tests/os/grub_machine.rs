@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles, SimulatedGrub};
+use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles, SimulatedGrub};
 use machinist_rootfs::Root;
 use machinist_update::os::{BackgroundError, GrubProvider, HostCommand, OutputFiles, ProviderStep};
 
@@ -320,9 +320,13 @@ impl GrubMachine {
         for _ in 0..4 {
             let files = Below(&self.directory);
             let mut grub = SimulatedGrub::new(&files, "/boot/grub");
-            let boot = grub.boot_or_fall_back().unwrap();
+            let boot = grub.boot();
             let mut block = grub.block.unwrap();
             self.write_environment(&block);
+            let boot = match boot {
+                Err(BootError::Restarts(_)) => continue,
+                boot => boot.unwrap(),
+            };
             let line = boot.command_line;
             let panics = self.panics.lock().unwrap().clone();
             let lacks_initrd = self.initrd == Initrd::TriedWithout && boot.initrds.is_empty();

@@ -130,10 +130,7 @@ impl Files {
 
     /// Replaces the kernel of the first entry of the menu by one that does not exist.
     pub(super) fn remove_kernel(&self) {
-        let file = match self.layout {
-            Layout::Debian => "boot/loader/grub.cfg",
-            _ => "boot/loader/entries/ostree-2.conf",
-        };
+        let file = "boot/loader/grub.cfg";
         let text = self.read(file).replacen("vmlinuz-6.1", "vmlinuz-6.0", 1);
         self.write(file, text);
     }

@@ -260,7 +260,7 @@ async fn packages_come_from_the_image_of_extensions_and_leave_no_repository() {
     }
     let repository = "etc/yum.repos.d/machinist-os-extensions.repo";
     assert_eq!(host.0.read(repository), "");
-    host.agent().remove_unused_images().await.unwrap();
+    host.agent().clean_up().await.unwrap();
     let directory = host
         .0
         .directory

@@ -65,7 +65,7 @@ pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
     match os_provider(root, Some(&Systemd::of(root))) {
         Some(provider) => {
             os::discard_staged(&*provider).await?;
-            provider.remove_unused_images().await
+            provider.clean_up().await
         }
         None => Ok(()),
     }

@@ -59,6 +59,9 @@ pub enum BootError {
     /// The environment block is not readable.
     #[error("the environment block: {0}")]
     Block(#[from] BlockError),
+    /// A file is missing, and the entry restarts the machine for that reason.
+    #[error("{0} does not exist, so that GRUB restarts the machine")]
+    Restarts(String),
     /// There is no menu entry.
     #[error("no menu entry")]
     NoEntry,

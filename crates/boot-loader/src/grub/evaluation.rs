@@ -111,7 +111,7 @@ impl<'f> SimulatedGrub<'f> {
     }
 
     /// Boots as [`Self::boot`] does. If the kernel of the entry is missing, GRUB tries the entries whose numbers are in
-    /// the variable `fallback`, and without one waits in its menu for a keystroke.
+    /// the variable `fallback`, and without one waits in its menu for a keystroke. Fedora's GRUB always waits.
     pub fn boot_or_fall_back(&mut self) -> Result<KernelBoot, BootError> {
         let result = self.boot();
         let kernel = self.kernels.last().and_then(|words| words.first());
@@ -177,7 +177,7 @@ impl<'f> SimulatedGrub<'f> {
             && arguments.last().map(String::as_str) == Some(arguments::WITHOUT_INITRD);
         let kernel = kernel.clone();
         for file in std::iter::once(&kernel).chain(&self.initrds) {
-            if self.files.size(on_disk(file)).is_none() {
+            if !self.exists(file) {
                 return Err(BootError::Missing(file.clone()));
             }
         }
@@ -319,12 +319,28 @@ impl<'f> SimulatedGrub<'f> {
             }
             // They make entries that are not read here.
             "configfile" | "blscfg" => return Err(BootError::Unsupported(name.to_owned())),
-            "linux" | "linux16" | "linuxefi" => self.kernels.push(arguments.to_vec()),
-            "initrd" | "initrd16" | "initrdefi" => self.initrds = arguments.to_vec(),
+            "linux" | "linux16" | "linuxefi" => {
+                self.kernels.push(arguments.to_vec());
+                return Ok(arguments.first().is_some_and(|file| self.exists(file)));
+            }
+            "initrd" | "initrd16" | "initrdefi" => {
+                self.initrds = arguments.to_vec();
+                return Ok(arguments.iter().all(|file| self.exists(file)));
+            }
+            "reboot" => {
+                let kernel = self.kernels.last().and_then(|words| words.first());
+                let mut files = kernel.into_iter().chain(&self.initrds);
+                let missing = files.find(|file| !self.exists(file)).cloned();
+                return Err(BootError::Restarts(missing.unwrap_or_default()));
+            }
             assignment if assignment.contains('=') => self.assign(assignment),
             _ => {}
         }
         Ok(true)
+    }
+
+    fn exists(&self, file: &str) -> bool {
+        self.files.size(on_disk(file)).is_some()
     }
 
     fn assign(&mut self, word: &str) {

@@ -110,33 +110,43 @@ impl<C: HostCommand> GrubProvider<C> {
         }
     }
 
-    /// Takes back the file of an interrupted keep.
-    fn settle(&self, state: &GrubState) -> Result<(), GrubError> {
-        match (state.is_interrupted, state.menu) {
-            (false, _) => Ok(()),
-            (true, MenuSource::GrubConfig) => {
-                self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)
-            }
-            (true, MenuSource::BlsConfig) => kept_entry::remove_newest(&self.root),
+    /// The state after the file of an interrupted keep was taken back, and an entry whose kernel was removed was replaced.
+    fn settled(&self) -> Result<GrubState, GrubError> {
+        let state = GrubState::read(&self.root)?;
+        if state.is_diverted {
+            tracing::warn!("a new kernel has the arguments of a trial; selecting the kept entry");
+            self.write_block(&state.block)?;
         }
+        match (&state.dead, state.is_interrupted, state.menu) {
+            (Some(kept), ..) => {
+                tracing::info!("replacing a boot entry whose kernel was removed");
+                self.select_by_entry(&state, kept)?;
+            }
+            (None, false, _) => return Ok(state),
+            (None, true, MenuSource::GrubConfig) => {
+                self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)?;
+            }
+            (None, true, MenuSource::BlsConfig) => kept_entry::remove_newest(&self.root)?,
+        }
+        GrubState::read(&self.root)
     }
 
     /// Locks the staged deployment, then removes it.
     fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
         self.lock_entry(state)?;
-        if staged_id(&state.custom).is_some() {
-            self.write_custom(&with_block(&state.custom, None))?;
-        }
+        // The entry of the trial is the last one: a repeated keep continues while it is there.
         if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
             kept_entry::remove_older(&self.root)?;
             kernel_cmdline::follow(&self.root, &state.kept)?;
         }
-        Ok(())
+        match staged_id(&state.custom) {
+            Some(_) => self.write_custom(&with_block(&state.custom, None)),
+            None => Ok(()),
+        }
     }
 
     fn stage_entry(&self, wanted: &DesiredDeployment) -> Result<Option<DeploymentId>, GrubError> {
-        let state = GrubState::read(&self.root)?;
-        self.settle(&state)?;
+        let state = self.settled()?;
         let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
             self.remove_entry(&state)?;
             return Ok(None);
@@ -255,7 +265,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
             true => state.previous(),
             false => Some(selected.clone()),
         };
-        let staged = state.staged(&self.root);
+        let staged = state.staged_or_stale(&self.root);
         Ok(Deployments {
             staged: staged.filter(|staged| staged.deployment.id != booted.id),
             next: selected.id,
@@ -297,7 +307,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::Keep);
-        let state = GrubState::read(&self.root).map_err(at)?;
+        let state = self.settled().map_err(at)?;
         let now = state.booted();
         if now.id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
@@ -310,24 +320,29 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
             };
         }
         let host = state.of_host().map_err(at)?;
-        let own = own_arguments(host, &now.kernel_arguments).map_err(at)?;
+        let own = own_arguments(state.menu, host, &now.kernel_arguments).map_err(at)?;
         let kept = state.kept.followed_by(host.clone(), own);
         self.select(&state, &kept).await.map_err(at)
     }
 
     async fn discard(&self) -> Result<(), OsError> {
-        let discarded = GrubState::read(&self.root).and_then(|state| {
-            self.settle(&state)?;
-            self.remove_entry(&state)
-        });
+        let discarded = self.settled().and_then(|state| self.remove_entry(&state));
         discarded.map_err(|error| error.at(ProviderStep::Discard))
+    }
+
+    async fn clean_up(&self) -> Result<(), OsError> {
+        let at = |error: GrubError| error.at(ProviderStep::Discard);
+        let state = GrubState::read(&self.root).map_err(at)?;
+        match state.dead {
+            Some(_) => self.settled().map(drop).map_err(at),
+            None => Ok(()),
+        }
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::RollBack);
-        let state = GrubState::read(&self.root).map_err(at)?;
+        let state = self.settled().map_err(at)?;
         if state.selected().id == *to {
-            self.settle(&state).map_err(at)?;
             return self.remove_entry(&state).map_err(at);
         }
         let previous = state.previous().filter(|previous| previous.id == *to);

@@ -80,6 +80,25 @@ impl KeptArguments {
         })
     }
 
+    /// As [`Self::in_config`]. Other programs may have appended arguments to those of machinist.
+    pub(super) fn among(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {
+        let is_known = |(kept, _): &(Self, KernelCommandLine)| kept.current == self.current;
+        let found = self.in_config(all);
+        if found.as_ref().is_some_and(is_known) || self.current.iter().next().is_none() {
+            return found;
+        }
+        let mut host = all.clone();
+        for own in self.current.iter().rev() {
+            host.remove_last(own);
+        }
+        let has_all = host.iter().len() + self.current.iter().len() == all.iter().len();
+        let is_host_same = joined(&self.host, &self.previous.clone().unwrap_or_default()) == *all;
+        match has_all && !is_host_same {
+            true => Some((self.clone(), host)),
+            false => found,
+        }
+    }
+
     /// The arguments that a boot has, which has all of these, and those of the host among them. They are the ones before
     /// the last change if the boot loader does not have the new ones yet. `None` if the boot has neither.
     pub(super) fn in_config(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {

@@ -43,30 +43,41 @@ fn following(current: &KernelCommandLine, kept: &KeptArguments) -> Option<Kernel
     if *current == joined(&kept.host, &kept.current) {
         return None;
     }
-    // Of two lists with which the file ends, the longer one is there: the other one may be empty.
-    let has_current = ends_with(current, &kept.current);
-    let previous = kept.previous.as_ref().filter(|own| {
-        let is_longer = own.iter().len() > kept.current.iter().len();
-        ends_with(current, own) && (is_longer || !has_current)
-    });
-    if has_current && previous.is_none() {
-        return None;
-    }
-    let mut wanted = current.clone();
-    for own in previous.into_iter().flat_map(|own| own.iter().rev()) {
-        wanted.remove_last(own);
-    }
+    let previous = kept.previous.clone().unwrap_or_default();
+    let mut lists = [&kept.current, &previous];
+    // Of two lists with which the file ends, the longer one is there.
+    lists.sort_by_key(|own| std::cmp::Reverse(own.iter().len()));
+    let ends = lists.into_iter().find_map(|own| without_end(current, own));
+    let mut wanted = ends.unwrap_or_else(|| without_surplus(current, kept, &previous));
     wanted.append(&kept.current);
-    Some(wanted)
+    (wanted != *current).then_some(wanted)
 }
 
-fn ends_with(all: &KernelCommandLine, own: &KernelCommandLine) -> bool {
+/// The arguments without these at the end; `None` if they do not end with them, or if there are none.
+fn without_end(all: &KernelCommandLine, own: &KernelCommandLine) -> Option<KernelCommandLine> {
     let mut host = all.clone();
     for one in own.iter().rev() {
         host.remove_last(one);
     }
-    host.append(own);
-    host == *all
+    let has_some = own.iter().next().is_some();
+    (has_some && joined(&host, own) == *all).then_some(host)
+}
+
+/// The arguments without those of machinist, to which an administrator has appended others: each that is there more often
+/// than among those of the host.
+fn without_surplus(
+    all: &KernelCommandLine,
+    kept: &KeptArguments,
+    previous: &KernelCommandLine,
+) -> KernelCommandLine {
+    let mut host = all.clone();
+    for own in kept.current.iter().rev().chain(previous.iter().rev()) {
+        let count = |list: &KernelCommandLine| list.iter().filter(|one| *one == own).count();
+        if count(&host) > count(&kept.host) {
+            host.remove_last(own);
+        }
+    }
+    host
 }
 
 #[cfg(test)]
@@ -85,7 +96,8 @@ mod tests {
             ("root=x b=1", "a=1 b=1", "b=1", Some("root=x a=1 b=1")),
             ("root=x a=1 b=1", "a=1 b=1", "b=1", None),
             // An administrator has appended one.
-            ("root=x nosmt c=1", "", "nosmt", None),
+            ("root=x nosmt c=1", "", "nosmt", Some("root=x c=1")),
+            ("root=x nosmt c=1", "nosmt", "", Some("root=x c=1 nosmt")),
             (
                 "root=x $tuned_params nosmt",
                 "",

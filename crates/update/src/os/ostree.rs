@@ -248,7 +248,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         stopped.map_err(|error| error.at(ProviderStep::Fetch))
     }
 
-    async fn remove_unused_images(&self) -> Result<(), OsError> {
+    async fn clean_up(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;

@@ -187,8 +187,9 @@ pub trait OsProvider: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Removes images that were fetched and that no deployment has. No update is open.
-    async fn remove_unused_images(&self) -> Result<(), OsError> {
+    /// Removes images that were fetched and that no deployment has, and replaces a boot entry whose kernel was removed. No
+    /// update is open.
+    async fn clean_up(&self) -> Result<(), OsError> {
         Ok(())
     }
 

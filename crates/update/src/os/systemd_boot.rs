@@ -83,10 +83,12 @@ impl<C: HostCommand> SystemdBootProvider<C> {
     /// Locks the staged deployment, then removes it and what an interrupted step left.
     async fn remove_entry(&self, state: &SystemdBootState) -> Result<(), SystemdBootError> {
         self.lock_entry(state).await?;
+        // The entry of the trial is the last one: a repeated keep continues while it is there.
+        kernel_cmdline::follow(&self.root, &state.kept)?;
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;
         }
-        Ok(kernel_cmdline::follow(&self.root, &state.kept)?)
+        Ok(())
     }
 
     async fn stage_entry(

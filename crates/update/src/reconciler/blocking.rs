@@ -23,7 +23,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
         self.rename_base().await?;
         self.store_desired().await?;
-        self.remove_unused_images().await;
+        self.clean_up().await;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
             return Ok(Some(event));
@@ -44,7 +44,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         return Ok(Some(event));
                     }
                     self.rename_base().await?;
-                    self.remove_unused_images().await;
+                    self.clean_up().await;
                 }
                 // Safe to drop: what inotify has queued is read by the next call.
                 dirty = self.drift.wait_for_change() => {

@@ -77,13 +77,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Removes images that were downloaded for updates which were withdrawn.
-    pub(super) async fn remove_unused_images(&self) {
+    /// Removes images that were downloaded for updates which were withdrawn, and repairs the boot menu.
+    pub(super) async fn clean_up(&self) {
         let is_idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
         // Otherwise the image may be needed by the next update, after a restart of the agent.
         let needs_none = is_idle && self.is_base_desired();
         if let Some(provider) = self.os.clone().filter(|_| needs_none)
-            && let Err(error) = self.run_responsive(provider.remove_unused_images()).await
+            && let Err(error) = self.run_responsive(provider.clean_up()).await
         {
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));
         }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::os::{
     boot_entry::{kept_file, kept_number, value, with_lines},
+    host_detection::is_there,
     kept_arguments::{KeptArguments, joined},
 };
 use machinist_base::abs_path::AbsPath;
@@ -21,7 +22,11 @@ use machinist_rootfs::Root;
 const DIRECTORY: &str = "/boot/loader/entries";
 
 /// The variable of the environment block that names the default entry.
-const SAVED_ENTRY: &str = "saved_entry";
+pub(super) const SAVED_ENTRY: &str = "saved_entry";
+
+/// The variable of the environment block with the arguments of TuneD, and the program that adds it to entries.
+const TUNED_VARIABLE: &str = "tuned_params";
+const TUNED_HOOK: &str = "/usr/lib/kernel/install.d/92-tuned.install";
 
 /// Added to the title of the distribution's entry.
 const TITLE_SUFFIX: &str = " (machinist)";
@@ -51,11 +56,43 @@ fn file_of(number: u32) -> String {
     format!("{DIRECTORY}/{}", kept_file(number))
 }
 
-/// The arguments of the newest entry of a kept deployment.
-pub(super) fn newest(root: &Root) -> Result<KeptArguments, GrubError> {
-    let newest = numbers(root)?.into_iter().max();
-    let text = newest.and_then(|number| HostFiles::new(root).text(&file_of(number)));
-    Ok(KeptArguments::parse(&text.unwrap_or_default()))
+/// The name of an entry in the menu.
+fn id_of(number: u32) -> String {
+    kept_file(number).trim_end_matches(".conf").to_owned()
+}
+
+/// The newest entry of a kept deployment.
+#[derive(Default)]
+pub(super) struct NewestEntry {
+    /// Its name in the menu; `None` if there is no entry.
+    pub(super) id: Option<String>,
+    pub(super) kept: KeptArguments,
+    /// Its kernel was removed.
+    pub(super) is_dead: bool,
+}
+
+impl NewestEntry {
+    /// Arguments that no entry has.
+    pub(super) fn of(kept: KeptArguments) -> Self {
+        Self {
+            kept,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
+        let Some(number) = numbers(root)?.into_iter().max() else {
+            return Ok(Self::default());
+        };
+        let files = HostFiles::new(root);
+        let text = files.text(&file_of(number)).unwrap_or_default();
+        let kernel = value(&text, "linux");
+        Ok(Self {
+            id: Some(id_of(number)),
+            kept: KeptArguments::parse(&text),
+            is_dead: kernel.is_some_and(|kernel| files.size(kernel).is_none()),
+        })
+    }
 }
 
 /// Removes the newest entry, which an interrupted keep has written.
@@ -86,7 +123,15 @@ impl KeptEntry {
         let name = state.selected.entry.join(">");
         let base = HostFiles::new(root).text(&format!("{DIRECTORY}/{name}.conf"));
         let base = base.ok_or_else(|| GrubError::UnusualEntry(name.clone()))?;
-        let options = options_of_host(&base, &state.kept.current);
+        let mut options = options_of_host(&base, &state.kept.current);
+        let is_tuned = state
+            .block
+            .get(TUNED_VARIABLE)
+            .is_some_and(|set| !set.is_empty());
+        if is_there(root, TUNED_HOOK) && !options.contains(TUNED_VARIABLE) && !is_tuned {
+            // TuneD adds it to the entries of the distribution alone.
+            options.push_str(&format!(" ${TUNED_VARIABLE}"));
+        }
         let title = value(&base, "title").unwrap_or(&name);
         let title = title.strip_suffix(TITLE_SUFFIX).unwrap_or(title);
         let lines = [
@@ -99,12 +144,15 @@ impl KeptEntry {
             .map_or(1, |newest| newest + 1);
         let text = kept.to_comments() + &with_lines(&base, &lines, &[]);
         let file = file_of(number);
-        let id = kept_file(number).trim_end_matches(".conf").to_owned();
-        let mut block = block_with_next(&state.block, None);
+        let id = id_of(number);
+        let before = block_with_next(&state.block, None);
+        let mut block = before.clone();
         block.set(SAVED_ENTRY, &id);
         let files = HostFiles::new(root).with(&file, Some(text.clone()));
+        // Without the variable, no boot may enter it: the order of the menu differs between versions of GRUB.
+        let unsaved = boot(&files.clone().with_block(&before)?)?;
         let boot = boot(&files.with_block(&block)?)?;
-        if boot.entry != [id] {
+        if boot.entry != [id] || unsaved.entry != state.selected.entry {
             return Err(GrubError::NotSaved(boot.entry.join(">")));
         }
         has_arguments(&boot.arguments(), &joined(&kept.host, &kept.current))?;

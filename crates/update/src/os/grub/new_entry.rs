@@ -10,6 +10,7 @@ use super::{
 };
 use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
+    kept_arguments::joined,
     trial_arguments::{id_of, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::SimulatedGrub;
@@ -29,7 +30,7 @@ pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<()
         let entry = NewEntry::of(root, &state, wanted)?;
         if let (Some(_), MenuSource::BlsConfig) = (entry, state.menu) {
             let host = state.of_host()?;
-            let own = own_arguments(host, &desired(&state, wanted)?)?;
+            let own = own_arguments(state.menu, host, &desired(&state, wanted)?)?;
             KeptEntry::of(root, &state, &state.kept.followed_by(host.clone(), own))?;
         }
         Ok(())
@@ -53,7 +54,9 @@ impl NewEntry {
         if arguments == booted.kernel_arguments {
             return Ok(None);
         }
-        own_arguments(state.of_host()?, &arguments)?;
+        let host = state.of_host()?;
+        // A kept deployment has its arguments in this order.
+        let arguments = joined(host, &own_arguments(state.menu, host, &arguments)?);
         let kernel = state.selected.kernel.clone();
         let id = id_of(&arguments);
         if with_trial(&arguments, &id).is_too_long() {
@@ -83,7 +86,7 @@ impl NewEntry {
 fn desired(state: &GrubState, wanted: &DesiredDeployment) -> Result<KernelCommandLine, GrubError> {
     let booted = state.booted().kernel_arguments;
     let mut change = wanted.kernel_arguments.clone();
-    if let Ok(own) = own_arguments(state.of_host()?, &booted) {
+    if let Ok(own) = own_arguments(state.menu, state.of_host()?, &booted) {
         let remove = change.remove.iter().filter(|one| own.contains(one));
         change.remove = remove.cloned().collect();
     }

@@ -4,9 +4,9 @@ use super::{
     changed_files::ChangedFiles,
     error::GrubError,
     host_files::{HostFiles, path},
-    kept_entry,
+    kept_entry::{NewestEntry, SAVED_ENTRY},
     menu_source::MenuSource,
-    trial_entry::staged_id,
+    trial_entry::{self, staged_id},
 };
 use crate::os::{
     Deployment, MAX_COMMAND_LINE_BYTES, StagedDeployment,
@@ -16,7 +16,7 @@ use crate::os::{
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
 };
-use machinist_ignition::KernelCommandLine;
+use machinist_ignition::{KernelArgument, KernelCommandLine};
 use machinist_rootfs::Root;
 
 /// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
@@ -57,7 +57,11 @@ pub(super) struct GrubState {
     pub(super) menu: MenuSource,
     /// The file of kept arguments is newer than what selects them: a keep was interrupted.
     pub(super) is_interrupted: bool,
+    /// GRUB would enter an entry with the arguments of a trial. `block` selects the kept one instead.
+    pub(super) is_diverted: bool,
     host: Option<KernelCommandLine>,
+    /// The arguments of a kept deployment whose boot entry names a kernel that was removed.
+    pub(super) dead: Option<KeptArguments>,
     pub(super) block: EnvironmentBlock,
     pub(super) custom: String,
 }
@@ -65,34 +69,58 @@ pub(super) struct GrubState {
 impl GrubState {
     pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
         let files = HostFiles::new(root);
-        let ChangedFiles { block, custom } = ChangedFiles::read(root)?;
+        let ChangedFiles { mut block, custom } = ChangedFiles::read(root)?;
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
         let menu = MenuSource::of(root);
-        let written = match menu {
+        let newest = match menu {
             MenuSource::GrubConfig => {
-                KeptArguments::parse(&files.text(DEFAULT_FILE).unwrap_or_default())
+                let text = files.text(DEFAULT_FILE).unwrap_or_default();
+                NewestEntry::of(KeptArguments::parse(&text))
             }
-            MenuSource::BlsConfig => kept_entry::newest(root)?,
+            MenuSource::BlsConfig => NewestEntry::read(root)?,
         };
-        let selected = boot(&files.with_default(&block)?)?;
-        let in_config = written.in_config(&selected.arguments());
-        let is_interrupted = in_config
+        if newest.is_dead && newest.id.as_deref() == block.get(SAVED_ENTRY) {
+            // GRUB would wait for a keystroke. Without the variable, it enters the newest kernel.
+            block.unset(SAVED_ENTRY);
+        }
+        let (written, newest_current) = (newest.kept.clone(), newest.kept.current);
+        let mut selected = boot(&files.clone().with_default(&block)?)?;
+        // kernel-install copies the arguments of the running kernel, also those of a trial, and selects the new entry.
+        let is_trial = without_trial(&selected.arguments()).1;
+        let kept_id = newest.id.as_deref().filter(|_| is_trial && !newest.is_dead);
+        if let Some(id) = kept_id {
+            block.set(SAVED_ENTRY, id);
+            selected = boot(&files.with_default(&block)?)?;
+        }
+        let is_diverted = kept_id.is_some();
+        let all = without_trial(&selected.arguments()).0;
+        let in_config = match menu {
+            MenuSource::GrubConfig => written.in_config(&all),
+            MenuSource::BlsConfig => written.among(&all),
+        };
+        let is_older = in_config
             .as_ref()
             .is_some_and(|(kept, _)| kept.current != written.current);
+        let is_selected = newest.id.is_some_and(|id| selected.entry == [id]);
+        let is_interrupted = is_older && !is_selected;
         let (kept, host) = match (in_config, menu) {
             (Some((kept, host)), _) => (kept, Some(host)),
             (None, MenuSource::GrubConfig) => (written, None),
             // The entry of a kernel that was installed without the arguments of machinist.
-            (None, MenuSource::BlsConfig) => {
-                let all = selected.arguments();
-                (written.of_host_alone(&all), Some(all))
-            }
+            (None, MenuSource::BlsConfig) => (written.of_host_alone(&all), Some(all)),
         };
+        let dead = newest.is_dead.then(|| KeptArguments {
+            host: host.clone().unwrap_or_default(),
+            current: newest_current,
+            ..kept.clone()
+        });
         Ok(Self {
+            dead,
             booted: kernel_command_line(&running, selected.tries_without_initrd),
             selected,
             menu,
             is_interrupted,
+            is_diverted,
             host,
             kept,
             block,
@@ -101,7 +129,7 @@ impl GrubState {
     }
 
     pub(super) fn selected(&self) -> Deployment {
-        let arguments = self.selected.arguments();
+        let (arguments, _) = without_trial(&self.selected.arguments());
         Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
@@ -124,10 +152,24 @@ impl GrubState {
         Some(Deployment::of_arguments(id_of(&arguments), arguments))
     }
 
+    /// The staged deployment, if it can be booted.
     pub(super) fn staged(&self, root: &Root) -> Option<StagedDeployment> {
+        self.staged_in(HostFiles::new(root))
+    }
+
+    /// The staged deployment, also one whose kernel was removed, so that its boot has failed.
+    pub(super) fn staged_or_stale(&self, root: &Root) -> Option<StagedDeployment> {
+        let files = trial_entry::loaded_files(&self.custom);
+        let there = files.fold(HostFiles::new(root), |there, file| {
+            there.with(file, Some(String::new()))
+        });
+        self.staged_in(there)
+    }
+
+    fn staged_in(&self, files: HostFiles<'_>) -> Option<StagedDeployment> {
         let id = staged_id(&self.custom)?;
         let block = block_with_next(&self.block, Some(id));
-        let files = HostFiles::new(root).with_block(&block).ok()?;
+        let files = files.with_block(&block).ok()?;
         let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
         let (arguments, _) = without_trial(&boot.arguments());
         Some(StagedDeployment {
@@ -154,13 +196,24 @@ pub(super) fn boot(files: &HostFiles<'_>) -> Result<KernelBoot, GrubError> {
     Ok(SimulatedGrub::new(files, files.directory()).boot()?)
 }
 
-/// The arguments that follow those of the host.
+/// The arguments of a boot besides those of the host. Where GRUB reads boot entries, they may be among those of the host:
+/// programs such as TuneD append to the entries of new kernels.
 pub(super) fn own_arguments(
+    menu: MenuSource,
     host: &KernelCommandLine,
     all: &KernelCommandLine,
 ) -> Result<KernelCommandLine, GrubError> {
     let own: KernelCommandLine = all.iter().skip(host.iter().len()).cloned().collect();
-    match joined(host, &own) == *all {
+    if joined(host, &own) == *all {
+        return Ok(own);
+    }
+    let mut missing: Vec<&KernelArgument> = host.iter().collect();
+    let own = all.iter().filter(|one| {
+        let of_host = missing.iter().position(|other| other == one);
+        of_host.map(|at| missing.remove(at)).is_none()
+    });
+    let own: KernelCommandLine = own.cloned().collect();
+    match missing.is_empty() && menu == MenuSource::BlsConfig {
         true => Ok(own),
         false => Err(GrubError::ForeignArguments(all.to_string())),
     }

@@ -13,9 +13,12 @@ const REPEATS_FAILED_BOOT: &str = "initrdfail";
 /// What makes such an entry boot with the initial RAM disk, and once: a trial that fails is not repeated.
 const WITH_INITRD: &str = "\n\tset initrdfail=1\n\tunset partuuid";
 
-/// What makes GRUB enter the first entry of the menu if the kernel of the trial is missing or damaged. Without it, GRUB
-/// waits for a keystroke.
-const FALLBACK: &str = "\n\tset fallback=0";
+/// A command that restarts the machine if GRUB cannot load the file: it is missing or damaged. GRUB has cleared
+/// `next_entry` by then, so that the next boot is that of the previous deployment. Without it, GRUB waits for a keystroke,
+/// or boots without the initial RAM disk.
+fn restarting(command: &str) -> String {
+    format!("\tif {command}; then set machinist_loaded=1; else reboot; fi\n")
+}
 
 /// The text of an entry like the one with this body, with other arguments. `None` if the body has not exactly one
 /// command `linux` on a line of its own, or two where the first one has the initial RAM disk.
@@ -26,29 +29,49 @@ pub(super) fn entry(
     arguments: &KernelCommandLine,
 ) -> Result<Option<String>, (KernelArgument, ArgumentFault)> {
     let words = grub::script_words(&with_trial(arguments, id))?;
-    let is_linux = |line: &&str| {
-        let name = line.split_whitespace().next();
-        name.is_some_and(|name| ["linux", "linux16", "linuxefi"].contains(&name))
+    let name = |line: &str| {
+        line.split_whitespace()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
     };
+    let is_linux = |line: &&str| ["linux", "linux16", "linuxefi"].contains(&&*name(line));
+    let is_initrd = |line: &str| ["initrd", "initrd16", "initrdefi"].contains(&&*name(line));
     let repeats = body.lines().any(|line| line.trim() == REPEATS_FAILED_BOOT);
     let lines = body.lines().filter(is_linux).count();
     if lines != 1 + usize::from(repeats) {
         return Ok(None);
     }
-    let mut text = format!("menuentry 'machinist {id}' --unrestricted --id {id} {{{FALLBACK}");
+    let mut text = format!("menuentry 'machinist {id}' --unrestricted --id {id} {{");
     if repeats {
         text.push_str(WITH_INITRD);
     }
     for line in body.split_inclusive('\n') {
         match is_linux(&line) {
-            true => {
-                let command = line.split_whitespace().next().unwrap_or("linux");
-                text.push_str(&format!("\t{command} {kernel} {words}\n"));
-            }
+            true => text.push_str(&restarting(&format!("{} {kernel} {words}", name(line)))),
+            false if is_initrd(line) => text.push_str(&restarting(line.trim())),
             false => text.push_str(line),
         }
     }
     Ok(Some(text + "}\n"))
+}
+
+/// The files that the entry in machinist's block loads.
+pub(super) fn loaded_files(custom: &str) -> impl Iterator<Item = &str> {
+    let block = custom
+        .split_once(BEGIN)
+        .and_then(|(_, rest)| rest.split_once(END));
+    let lines = block.map(|(block, _)| block).unwrap_or_default().lines();
+    let loading = lines.filter_map(|line| {
+        let command = line.trim().strip_prefix("if ")?;
+        let is_kernel = command.starts_with("linux");
+        // The words after the kernel are its arguments.
+        let most = if is_kernel { 1 } else { usize::MAX };
+        let words = command.split_whitespace().skip(1).take(most);
+        let is_loading = is_kernel || command.starts_with("initrd");
+        is_loading.then_some(words.map(|word| word.trim_end_matches(';')))
+    });
+    loading.flatten().filter(|word| word.starts_with('/'))
 }
 
 /// The text of custom.cfg with this entry in machinist's block, or without a block. Everything else stays.

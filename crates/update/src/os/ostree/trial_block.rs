@@ -55,7 +55,7 @@ impl TrialState {
 }
 
 /// The commands that GRUB runs after it has made the menu. Without `fallback`, GRUB would wait for a keystroke if the
-/// kernel of the trial is missing or damaged.
+/// kernel of the trial is missing or damaged; that of Fedora ignores the variable and waits.
 fn commands() -> String {
     let exists = |file: &str| {
         let file = file.trim_start_matches("/boot/");
