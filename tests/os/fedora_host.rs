@@ -1,6 +1,6 @@
 //! The GRUB provider where GRUB reads boot entries, on real files with a simulated boot loader.
 
-use std::{fs, ops::Deref, time::Duration};
+use std::{fs, ops::Deref, sync::atomic::Ordering, time::Duration};
 
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
@@ -10,7 +10,7 @@ use machinist_update::os::{
 
 use super::{
     contract::{Host, STEP_TIMEOUT, every_provider_keeps},
-    fedora_machine::{FedoraMachine, HOST_OPTIONS, NoPrograms},
+    fedora_machine::{FedoraMachine, Fsfreeze, HOST_OPTIONS},
     grub_machine::BEFORE,
 };
 
@@ -67,7 +67,7 @@ impl Deref for FedoraHost {
 }
 
 impl Host for FedoraHost {
-    type Provider = GrubProvider<NoPrograms>;
+    type Provider = GrubProvider<Fsfreeze>;
 
     const CHANGES_IMAGES: bool = false;
 
@@ -326,6 +326,19 @@ async fn arguments_that_grubby_appends_stay() {
     assert_eq!(host.running(), format!("{HOST_OPTIONS} foo=1 nosmt"));
     let cmdline = host.read("etc/kernel/cmdline");
     assert_eq!(cmdline.trim(), format!("{HOST_OPTIONS} foo=1 nosmt"));
+}
+
+/// GRUB reads the disk without the journal of its file system.
+#[tokio::test]
+async fn the_journal_is_written_before_older_entries_are_removed() {
+    let host = FedoraHost::new();
+    let flushed = || host.fsfreeze.0.load(Ordering::Relaxed);
+    let id = host.stages("nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    assert_eq!(flushed(), 0, "a reboot writes everything");
+    host.reboot();
+    host.agent().keep(&id).await.unwrap();
+    assert_eq!(flushed(), 2, "after the entry, and after it was selected");
 }
 
 /// An administrator selects an entry without machinist's arguments: they are those of the host from then on.

@@ -5,7 +5,10 @@ use std::{
     error::Error,
     fs,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -58,6 +61,7 @@ pub(crate) struct FedoraMachine {
     directory: PathBuf,
     failing: Failing,
     panics: Mutex<Option<String>>,
+    pub(crate) fsfreeze: Fsfreeze,
 }
 
 impl FedoraMachine {
@@ -67,6 +71,7 @@ impl FedoraMachine {
             directory: directory.to_owned(),
             failing: Failing::default(),
             panics: Mutex::default(),
+            fsfreeze: Fsfreeze::default(),
         };
         for directory in ["boot/grub2", "boot/loader/entries", "etc/kernel", "proc/1"] {
             fs::create_dir_all(host.path(directory)).unwrap();
@@ -189,17 +194,17 @@ impl FedoraMachine {
     }
 
     /// A provider; a step that was made to fail does so.
-    pub(crate) fn agent(&self) -> GrubProvider<NoPrograms> {
+    pub(crate) fn agent(&self) -> GrubProvider<Fsfreeze> {
         self.agent_on(failing_root(&self.directory, &self.failing, &[]))
     }
 
     /// A provider on a machine that loses power.
-    pub(crate) fn agent_until(&self, operations: usize) -> GrubProvider<NoPrograms> {
+    pub(crate) fn agent_until(&self, operations: usize) -> GrubProvider<Fsfreeze> {
         self.agent_on(root_until(&self.directory, operations).0)
     }
 
-    fn agent_on(&self, root: Root) -> GrubProvider<NoPrograms> {
-        GrubProvider::new(root, NoPrograms)
+    fn agent_on(&self, root: Root) -> GrubProvider<Fsfreeze> {
+        GrubProvider::new(root, self.fsfreeze.clone())
     }
 
     pub(crate) fn fails_next(&self, step: ProviderStep) {
@@ -253,17 +258,24 @@ impl FedoraMachine {
     }
 }
 
-/// The provider runs no program on such a host.
-pub(crate) struct NoPrograms;
+/// The host has fsfreeze alone. Counts its calls.
+#[derive(Clone, Default)]
+pub(crate) struct Fsfreeze(pub(crate) Arc<AtomicUsize>);
 
-impl HostCommand for NoPrograms {
+impl HostCommand for Fsfreeze {
     async fn run(
         &self,
         program: &str,
-        _arguments: &[&str],
+        arguments: &[&str],
         _limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        panic!("no program is needed: {program}")
+        let script = "fsfreeze --freeze \"$1\" && fsfreeze --unfreeze \"$1\"";
+        assert_eq!(
+            (program, arguments),
+            ("/bin/sh", &["-c", script, "sh", "/boot"][..])
+        );
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn run_in_background(

@@ -8,6 +8,7 @@
 //! truncates grub.cfg and writes it without a sync. Where GRUB reads boot entries (Fedora), it is kept by an entry of its
 //! own, which the variable `saved_entry` selects.
 
+mod boot_file_system;
 mod changed_files;
 mod error;
 mod host_files;
@@ -111,7 +112,7 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     /// The state after the file of an interrupted keep was taken back, and an entry whose kernel was removed was replaced.
-    fn settled(&self) -> Result<GrubState, GrubError> {
+    async fn settled(&self) -> Result<GrubState, GrubError> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
             tracing::warn!("a new kernel has the arguments of a trial; selecting the kept entry");
@@ -120,7 +121,7 @@ impl<C: HostCommand> GrubProvider<C> {
         match (&state.dead, state.is_interrupted, state.menu) {
             (Some(kept), ..) => {
                 tracing::info!("replacing a boot entry whose kernel was removed");
-                self.select_by_entry(&state, kept)?;
+                self.select_by_entry(&state, kept).await?;
             }
             (None, false, _) => return Ok(state),
             (None, true, MenuSource::GrubConfig) => {
@@ -145,8 +146,11 @@ impl<C: HostCommand> GrubProvider<C> {
         }
     }
 
-    fn stage_entry(&self, wanted: &DesiredDeployment) -> Result<Option<DeploymentId>, GrubError> {
-        let state = self.settled()?;
+    async fn stage_entry(
+        &self,
+        wanted: &DesiredDeployment,
+    ) -> Result<Option<DeploymentId>, GrubError> {
+        let state = self.settled().await?;
         let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
             self.remove_entry(&state)?;
             return Ok(None);
@@ -162,18 +166,31 @@ impl<C: HostCommand> GrubProvider<C> {
     async fn select(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
         match state.menu {
             MenuSource::GrubConfig => self.select_by_config(state, kept).await,
-            MenuSource::BlsConfig => self.select_by_entry(state, kept),
+            MenuSource::BlsConfig => self.select_by_entry(state, kept).await,
         }
     }
 
     /// Writes a menu entry with these arguments, and makes it the saved one.
-    fn select_by_entry(&self, state: &GrubState, kept: &KeptArguments) -> Result<(), GrubError> {
+    async fn select_by_entry(
+        &self,
+        state: &GrubState,
+        kept: &KeptArguments,
+    ) -> Result<(), GrubError> {
         let entry = KeptEntry::of(&self.root, state, kept)?;
         entry.write(&self.root)?;
+        self.flush_boot_files().await?;
         self.write_block(&entry.block)?;
-        let directory = path(grub_directory(&self.root))?;
-        self.root.sync_point(&directory)?.sync()?;
+        self.flush_boot_files().await?;
         self.remove_entry(&GrubState::read(&self.root)?)
+    }
+
+    /// Makes the changed files those that GRUB reads after a power cut.
+    async fn flush_boot_files(&self) -> Result<(), GrubError> {
+        let directory = path(grub_directory(&self.root))?;
+        self.root.sync_dir(&directory)?;
+        self.root.sync_point(&directory)?.sync()?;
+        boot_file_system::flush(&self.root, &self.commands).await;
+        Ok(())
     }
 
     /// Writes the file and a new grub.cfg for these arguments.
@@ -192,9 +209,7 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             return Err(error);
         }
-        let directory = path(grub_directory(&self.root))?;
-        self.root.sync_dir(&directory)?;
-        self.root.sync_point(&directory)?.sync()?;
+        self.flush_boot_files().await?;
         // grub-mkconfig takes long enough for others to change these files.
         self.remove_entry(&GrubState::read(&self.root)?)
     }
@@ -279,7 +294,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         wanted: &DesiredDeployment,
         _limit: Duration,
     ) -> Result<Option<DeploymentId>, OsError> {
-        let staged = self.stage_entry(wanted);
+        let staged = self.stage_entry(wanted).await;
         staged.map_err(|error| error.at(ProviderStep::Stage))
     }
 
@@ -307,7 +322,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::Keep);
-        let state = self.settled().map_err(at)?;
+        let state = self.settled().await.map_err(at)?;
         let now = state.booted();
         if now.id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
@@ -326,7 +341,10 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
     }
 
     async fn discard(&self) -> Result<(), OsError> {
-        let discarded = self.settled().and_then(|state| self.remove_entry(&state));
+        let discarded = self
+            .settled()
+            .await
+            .and_then(|state| self.remove_entry(&state));
         discarded.map_err(|error| error.at(ProviderStep::Discard))
     }
 
@@ -334,14 +352,14 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         let at = |error: GrubError| error.at(ProviderStep::Discard);
         let state = GrubState::read(&self.root).map_err(at)?;
         match state.dead {
-            Some(_) => self.settled().map(drop).map_err(at),
+            Some(_) => self.settled().await.map(drop).map_err(at),
             None => Ok(()),
         }
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::RollBack);
-        let state = self.settled().map_err(at)?;
+        let state = self.settled().await.map_err(at)?;
         if state.selected().id == *to {
             return self.remove_entry(&state).map_err(at);
         }
