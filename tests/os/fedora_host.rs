@@ -334,11 +334,21 @@ async fn the_journal_is_written_before_older_entries_are_removed() {
     let host = FedoraHost::new();
     let flushed = || host.fsfreeze.0.load(Ordering::Relaxed);
     let id = host.stages("nosmt", "").await;
+    assert_eq!(
+        flushed(),
+        0,
+        "without an entry in custom.cfg, GRUB boots as before"
+    );
     host.agent().unlock(&id).await.unwrap();
-    assert_eq!(flushed(), 0, "a reboot writes everything");
+    assert_eq!(
+        flushed(),
+        2,
+        "before and after the environment block is exchanged"
+    );
     host.reboot();
     host.agent().keep(&id).await.unwrap();
-    assert_eq!(flushed(), 2, "after the entry, and after it was selected");
+    assert_eq!(flushed(), 2 + 3, "also after the new entry");
+    assert!(!host.path("boot/grub2/grubenv.machinist").exists());
 }
 
 /// An administrator selects an entry without machinist's arguments: they are those of the host from then on.

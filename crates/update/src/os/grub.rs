@@ -44,6 +44,7 @@ use super::{
     kept_arguments::{KeptArguments, joined},
     kernel_cmdline,
 };
+use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _, default_file};
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{HostKind, OsCapabilities};
@@ -92,21 +93,47 @@ impl<C: HostCommand> GrubProvider<C> {
         self.replace(&file, text, 0o600)
     }
 
-    fn set_next_entry(&self, block: &EnvironmentBlock, id: Option<&str>) -> Result<(), GrubError> {
-        self.write_block(&block_with_next(block, id))
+    async fn set_next_entry(
+        &self,
+        block: &EnvironmentBlock,
+        id: Option<&str>,
+    ) -> Result<(), GrubError> {
+        self.write_block(&block_with_next(block, id)).await
     }
 
-    fn write_block(&self, block: &EnvironmentBlock) -> Result<(), GrubError> {
+    async fn write_block(&self, block: &EnvironmentBlock) -> Result<(), GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
-        let file = in_grub_directory(&self.root, "grubenv");
-        self.replace(&file, &text, 0o600)
+        let file = path(&in_grub_directory(&self.root, "grubenv"))?;
+        let file = real_path(&self.root, &file).unwrap_or(file);
+        let mode = self
+            .root
+            .stat(&file)?
+            .map_or(0o600, |stat| stat.mode & 0o777);
+        let new = path(&format!("{file}.machinist"))?;
+        self.root.replace(&new, text.as_bytes(), mode)?;
+        self.replace_for_grub(&new, &file).await
+    }
+
+    /// Replaces a file by a new one so that GRUB, which does not read the journal of the file system, finds one of both
+    /// after a power cut: both keep their blocks until the change is on the disk.
+    async fn replace_for_grub(&self, new: &AbsPath, at: &AbsPath) -> Result<(), GrubError> {
+        self.root.sync_file(new)?;
+        boot_file_system::flush(&self.root, &self.commands).await;
+        match self.root.exchange(new, at) {
+            Err(error) if error.exchange_unsupported() || error.is_not_found() => {
+                self.root.move_over(new, at)?;
+            }
+            exchanged => exchanged?,
+        }
+        self.flush_boot_files().await?;
+        Ok(self.root.remove_file(new)?)
     }
 
     /// Removes machinist's request for the next boot.
-    fn lock_entry(&self, state: &GrubState) -> Result<(), GrubError> {
+    async fn lock_entry(&self, state: &GrubState) -> Result<(), GrubError> {
         let own = state.block.get(NEXT_ENTRY);
         match own.is_some_and(|own| own.starts_with("machinist-")) {
-            true => self.set_next_entry(&state.block, None),
+            true => self.set_next_entry(&state.block, None).await,
             false => Ok(()),
         }
     }
@@ -116,7 +143,7 @@ impl<C: HostCommand> GrubProvider<C> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
             tracing::warn!("a new kernel has the arguments of a trial; selecting the kept entry");
-            self.write_block(&state.block)?;
+            self.write_block(&state.block).await?;
         }
         match (&state.dead, state.is_interrupted, state.menu) {
             (Some(kept), ..) => {
@@ -133,8 +160,8 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     /// Locks the staged deployment, then removes it.
-    fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
-        self.lock_entry(state)?;
+    async fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
+        self.lock_entry(state).await?;
         // The entry of the trial is the last one: a repeated keep continues while it is there.
         if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
             kept_entry::remove_older(&self.root)?;
@@ -152,11 +179,11 @@ impl<C: HostCommand> GrubProvider<C> {
     ) -> Result<Option<DeploymentId>, GrubError> {
         let state = self.settled().await?;
         let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
-            self.remove_entry(&state)?;
+            self.remove_entry(&state).await?;
             return Ok(None);
         };
         if let Some(custom) = entry.custom {
-            self.lock_entry(&state)?;
+            self.lock_entry(&state).await?;
             self.write_custom(&custom)?;
         }
         Ok(Some(DeploymentId::new(entry.id)))
@@ -179,9 +206,8 @@ impl<C: HostCommand> GrubProvider<C> {
         let entry = KeptEntry::of(&self.root, state, kept)?;
         entry.write(&self.root)?;
         self.flush_boot_files().await?;
-        self.write_block(&entry.block)?;
-        self.flush_boot_files().await?;
-        self.remove_entry(&GrubState::read(&self.root)?)
+        self.write_block(&entry.block).await?;
+        self.remove_entry(&GrubState::read(&self.root)?).await
     }
 
     /// Makes the changed files those that GRUB reads after a power cut.
@@ -209,9 +235,8 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             return Err(error);
         }
-        self.flush_boot_files().await?;
         // grub-mkconfig takes long enough for others to change these files.
-        self.remove_entry(&GrubState::read(&self.root)?)
+        self.remove_entry(&GrubState::read(&self.root)?).await
     }
 
     /// Replaces grub.cfg by one with these arguments; on an error it is unchanged.
@@ -232,9 +257,9 @@ impl<C: HostCommand> GrubProvider<C> {
             if current() != before {
                 continue;
             }
-            let new = path(NEW_CONFIG)?;
-            self.root.sync_file(&new)?;
-            return Ok(self.root.move_over(&new, &path(&config)?)?);
+            return self
+                .replace_for_grub(&path(NEW_CONFIG)?, &path(&config)?)
+                .await;
         }
         self.remove_new_config()?;
         Err(GrubError::ConfigChanged)
@@ -311,13 +336,14 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
                 "the next boot enters {staged} and not {requested}, which was selected by grub-reboot"
             );
         }
-        self.set_next_entry(&state.block, Some(staged.as_str()))
-            .map_err(at)
+        let set = self.set_next_entry(&state.block, Some(staged.as_str()));
+        set.await.map_err(at)
     }
 
     async fn lock(&self) -> Result<(), OsError> {
-        let locked = GrubState::read(&self.root).and_then(|state| self.lock_entry(&state));
-        locked.map_err(|error| error.at(ProviderStep::Lock))
+        let at = |error: GrubError| error.at(ProviderStep::Lock);
+        let state = GrubState::read(&self.root).map_err(at)?;
+        self.lock_entry(&state).await.map_err(at)
     }
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
@@ -330,7 +356,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         if state.selected().id == now.id {
             // An earlier process may have ended before it removed the entry of the trial.
             return match staged_id(&state.custom) == Some(booted.as_str()) {
-                true => self.remove_entry(&state).map_err(at),
+                true => self.remove_entry(&state).await.map_err(at),
                 false => Ok(()),
             };
         }
@@ -341,11 +367,9 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
     }
 
     async fn discard(&self) -> Result<(), OsError> {
-        let discarded = self
-            .settled()
-            .await
-            .and_then(|state| self.remove_entry(&state));
-        discarded.map_err(|error| error.at(ProviderStep::Discard))
+        let at = |error: GrubError| error.at(ProviderStep::Discard);
+        let state = self.settled().await.map_err(at)?;
+        self.remove_entry(&state).await.map_err(at)
     }
 
     async fn clean_up(&self) -> Result<(), OsError> {
@@ -361,7 +385,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         let at = |error: GrubError| error.at(ProviderStep::RollBack);
         let state = self.settled().await.map_err(at)?;
         if state.selected().id == *to {
-            return self.remove_entry(&state).map_err(at);
+            return self.remove_entry(&state).await.map_err(at);
         }
         let previous = state.previous().filter(|previous| previous.id == *to);
         let (Some(_), Some(current)) = (previous, state.kept.previous.clone()) else {

@@ -11,24 +11,24 @@ use crate::os::HostCommand;
 use machinist_base::error_chain::chain;
 use machinist_rootfs::Root;
 
-/// Freezing writes everything to its place. Both commands are one program of the host, so that the end of the agent
-/// cannot leave the file system frozen.
-const FREEZE: &str = "fsfreeze --freeze \"$1\" && fsfreeze --unfreeze \"$1\"";
+/// Freezing writes everything to its place. The commands are one program of the host, so that the end of the agent cannot
+/// leave the file system frozen; the kernel thaws every one on the last command (sysrq.rst).
+const FREEZE: &str = "fsfreeze --freeze \"$1\" && \
+                      { fsfreeze --unfreeze \"$1\" || echo j >/proc/sysrq-trigger; }";
 
 const SHELL: &str = "/bin/sh";
 
-/// Time limit: the journal of a boot partition is small.
+/// Time limit. What was written before is on the disk already, so that little is left.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The file systems that have a journal.
 const WITH_JOURNAL: [&str; 3] = ["ext3", "ext4", "xfs"];
 
-/// Writes the journal, if /boot is a file system of its own. That of the root is not frozen: a program that has to write
-/// there could keep it frozen.
+/// Writes the journal of the file system with GRUB's files.
 pub(super) async fn flush(root: &Root, commands: &impl HostCommand) {
     let mounts = mounts(root);
     let mount = mount_of(&mounts, grub_directory(root));
-    let mount = mount.filter(|mount| mount.point != "/" && WITH_JOURNAL.contains(&mount.fs_type));
+    let mount = mount.filter(|mount| WITH_JOURNAL.contains(&mount.fs_type));
     let Some(mount) = mount else {
         return;
     };
