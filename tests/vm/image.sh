@@ -1,6 +1,7 @@
 #!/bin/bash
-# Builds a disk image and prints its path: image.sh [grub|ubuntu|systemd-boot|ostree].
+# Builds a disk image and prints its path: image.sh [grub|grub-efi|ubuntu|systemd-boot|ostree].
 #   grub          Debian with GRUB (BIOS)
+#   grub-efi      Debian with GRUB (EFI)
 #   ubuntu        Ubuntu with GRUB (BIOS), which tries each boot without an initial RAM disk first, as cloud images do
 #   systemd-boot  Debian with systemd-boot (EFI)
 #   ostree        Debian as a deployment of OSTree, with GRUB (BIOS), and container images of two further commits
@@ -22,6 +23,9 @@ suite=trixie mirror=http://deb.debian.org/debian kernel_package=linux-image-clou
 loader=grub loader_packages=grub-pc initrd_package=initramfs-tools tools= bootstrap=()
 case $kind in
 grub) ;;
+grub-efi)
+    loader_packages=grub-efi-amd64 tools=mkfs.vfat
+    ;;
 ubuntu)
     suite=noble mirror=http://archive.ubuntu.com/ubuntu kernel_package=linux-image-virtual
     tools="curl dpkg-deb"
@@ -33,7 +37,7 @@ ostree)
     loader_packages="grub-pc ostree ostree-boot skopeo docker-registry libssl3t64" initrd_package=dracut
     tools="cargo pkg-config"
     ;;
-*) echo "usage: image.sh [grub|ubuntu|systemd-boot|ostree]" >&2; exit 64 ;;
+*) echo "usage: image.sh [grub|grub-efi|ubuntu|systemd-boot|ostree]" >&2; exit 64 ;;
 esac
 mirror=${MACHINIST_VM_MIRROR:-$mirror}
 packages="$kernel_package $loader_packages systemd-sysv dbus openssh-server udev
@@ -103,6 +107,10 @@ put 600 root/.ssh/authorized_keys <"$key.pub"
 put 644 etc/hostname <<<vm
 put 644 etc/hosts <<<'127.0.0.1 localhost vm'
 [ "$kind" = ostree ] || put 644 etc/fstab <<<'LABEL=root / ext4 errors=remount-ro 0 1'
+if [ "$kind" = grub-efi ]; then
+    echo 'LABEL=ESP /boot/efi vfat umask=0077 0 2' >>"$files/etc/fstab"
+    mkdir -p "$files/boot/efi"
+fi
 if [ "$loader" = systemd-boot ]; then
     echo 'LABEL=ESP /efi vfat umask=0077 0 2' >>"$files/etc/fstab"
     mkdir "$files/efi"
@@ -140,6 +148,8 @@ DHCP=ipv4
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 END
+# The firmware shows its console on the serial port itself.
+[ "$kind" != grub-efi ] || put 644 etc/default/grub.d/vm-efi.cfg <<<GRUB_TERMINAL=console
 [ "$kind" != ubuntu ] || put 644 etc/default/grub.d/40-force-partuuid.cfg <<<"GRUB_FORCE_PARTUUID=$root_partition"
 mkdir -p "$files/var/log/journal"
 put 644 etc/systemd/journald.conf.d/vm.conf <<END
@@ -184,10 +194,13 @@ ostree admin instutil set-kargs --merge machinist.image=1'
 else
     make_menu=update-grub
 fi
+grub_install='grub-install --target=i386-pc /dev/vda'
+# The firmware of a new machine has no variables, so it starts the program for removable disks.
+[ "$kind" != grub-efi ] || grub_install='grub-install --target=x86_64-efi --removable --no-nvram'
 [ "$loader" != grub ] || put 755 usr/local/sbin/vm-finish <<END
 #!/bin/sh
 set -e
-grub-install --target=i386-pc /dev/vda
+$grub_install
 $make_menu
 rm -f /etc/systemd/system/vm-finish.service /usr/local/sbin/vm-finish
 # An empty file makes every copy of the image choose an identity of its own.
@@ -289,11 +302,12 @@ tree=$work/root
 tree_done=$SECONDS
 say "the packages took $((tree_done - begin)) s"
 
-# The first partition holds GRUB's core image, or systemd-boot with its entries and kernels; the second one holds the
-# rest.
+# The first partition holds GRUB's core image or its program for EFI, or systemd-boot with its entries and kernels; the
+# second one holds the rest.
 disk=$work/disk.raw
-case $loader in
-grub) start=4096 type=ef02 ;;
+case $kind in
+grub-efi) start=$((65 * 2048)) type=ef00 ;;
+grub | ubuntu | ostree) start=4096 type=ef02 ;;
 systemd-boot) start=$((257 * 2048)) type=ef00 ;;
 esac
 sectors=$((disk_mib * 2048))
@@ -305,6 +319,9 @@ sgdisk --clear --new="1:2048:$((start - 1))" --typecode="1:$type" --change-name=
 mke2fs -q -F -t ext4 -L root -O ^metadata_csum_seed -d "$tree" \
     -E "offset=$((start * 512)),lazy_itable_init=0,lazy_journal_init=0,nodiscard" \
     "$disk" "$(((sectors - 2048 - start) / 2))k"
+if [ "$type" = ef00 ]; then
+    mkfs.vfat -F 32 -s 1 -n ESP --offset=2048 "$disk" $(((start - 2048) / 2)) >&2
+fi
 disk_done=$SECONDS
 say "the disk took $((disk_done - tree_done)) s"
 
@@ -322,7 +339,6 @@ linux      /vm/$version/linux
 initrd     /vm/$version/initrd.img-$version
 END
     echo 'timeout 1' >"$work/loader.conf"
-    mkfs.vfat -F 32 -s 1 -n ESP --offset=2048 "$disk" $(((start - 2048) / 2)) >&2
     mmd -i "$partition" ::EFI ::EFI/BOOT ::EFI/systemd ::loader ::loader/entries ::vm "::vm/$version"
     for place in BOOT/BOOTX64.EFI systemd/systemd-bootx64.efi; do
         mcopy -i "$partition" "$work/root/usr/lib/systemd/boot/efi/systemd-bootx64.efi" "::EFI/$place"
