@@ -12,6 +12,7 @@ mod boot_file_system;
 mod changed_files;
 mod error;
 mod host_files;
+mod kept_entries;
 mod kept_entry;
 mod menu_source;
 mod new_entry;
@@ -154,7 +155,7 @@ impl<C: HostCommand> GrubProvider<C> {
             (None, true, MenuSource::GrubConfig) => {
                 self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)?;
             }
-            (None, true, MenuSource::BlsConfig) => kept_entry::remove_newest(&self.root)?,
+            (None, true, MenuSource::BlsConfig) => kept_entries::remove_newest(&self.root)?,
         }
         GrubState::read(&self.root)
     }
@@ -164,7 +165,7 @@ impl<C: HostCommand> GrubProvider<C> {
         self.lock_entry(state).await?;
         // The entry of the trial is the last one: a repeated keep continues while it is there.
         if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
-            kept_entry::remove_older(&self.root)?;
+            kept_entries::remove_older(&self.root)?;
             kernel_cmdline::follow(&self.root, &state.kept)?;
         }
         match staged_id(&state.custom) {

@@ -4,7 +4,7 @@ use super::{
     changed_files::ChangedFiles,
     error::GrubError,
     host_files::{HostFiles, path},
-    kept_entry::{NewestEntry, SAVED_ENTRY},
+    kept_entries::{NewestEntry, SAVED_ENTRY},
     menu_source::MenuSource,
     trial_entry::{self, staged_id},
 };
