@@ -18,6 +18,7 @@ pub(crate) mod ostree_files;
 mod ostree_host;
 pub(crate) mod ostree_machine;
 pub(crate) mod ostree_registry;
+mod power_cuts;
 pub(crate) mod rpm_ostree_daemon;
 mod rpm_ostree_host;
 mod systemd_boot_host;

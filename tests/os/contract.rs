@@ -185,6 +185,17 @@ fn list(words: &str) -> KernelCommandLine {
     KernelCommandLine::parse(words)
 }
 
+/// A deployment with other kernel arguments.
+pub(crate) fn wanted(append: &str, remove: &str) -> DesiredDeployment {
+    DesiredDeployment {
+        kernel_arguments: KernelArguments {
+            append: list(append),
+            remove: list(remove),
+        },
+        ..DesiredDeployment::default()
+    }
+}
+
 fn append(words: &str) -> DesiredDeployment {
     DesiredDeployment {
         kernel_arguments: KernelArguments {

@@ -4,14 +4,13 @@ use std::{fs, ops::Deref, sync::atomic::Ordering, time::Duration};
 
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
-use machinist_update::os::{
-    DeploymentId, DesiredDeployment, GrubProvider, KernelArguments, OsProvider as _, ProviderStep,
-};
+use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, ProviderStep};
 
 use super::{
-    contract::{Host, STEP_TIMEOUT, every_provider_keeps},
+    contract::{Host, every_provider_keeps},
     fedora_machine::{FedoraMachine, Fsfreeze, HOST_OPTIONS},
     grub_machine::BEFORE,
+    power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
 };
 
 struct FedoraHost {
@@ -26,20 +25,6 @@ impl FedoraHost {
             machine: FedoraMachine::new(directory.path()),
             directory,
         }
-    }
-
-    async fn stages(&self, append: &str, remove: &str) -> DeploymentId {
-        let wanted = wanted(append, remove);
-        let staged = self.agent().stage(&wanted, STEP_TIMEOUT).await;
-        staged.unwrap().unwrap()
-    }
-
-    /// Stages, boots and keeps a deployment.
-    async fn updates(&self, append: &str, remove: &str) {
-        let id = self.stages(append, remove).await;
-        self.agent().unlock(&id).await.unwrap();
-        self.reboot();
-        self.agent().keep(&id).await.unwrap();
     }
 
     /// Why the arguments could not be changed, which the plan tells before the node is drained.
@@ -97,13 +82,17 @@ impl Host for FedoraHost {
     fn takes(&self, _long: Duration) {}
 }
 
-fn wanted(append: &str, remove: &str) -> DesiredDeployment {
-    DesiredDeployment {
-        kernel_arguments: KernelArguments {
-            append: KernelCommandLine::parse(append),
-            remove: KernelCommandLine::parse(remove),
-        },
-        ..DesiredDeployment::default()
+impl CuttableHost for FedoraHost {
+    fn agent_until(&self, operations: usize) -> Self::Provider {
+        self.machine.agent_until(operations)
+    }
+
+    fn running(&self) -> String {
+        self.machine.running()
+    }
+
+    fn assert_settled(&self, own: &str, case: &str) {
+        self.machine.assert_settled(own, case);
     }
 }
 
@@ -113,58 +102,16 @@ async fn the_grub_provider_passes_the_contract_with_boot_entries() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
-/// be repeated or undone.
 #[tokio::test]
 async fn a_power_cut_during_any_step_with_boot_entries_leaves_one_of_two_deployments() {
-    let after = format!("{BEFORE} nosmt");
-    for step in ["stage", "unlock", "keep", "roll_back", "discard"] {
-        for operations in 0.. {
-            let host = FedoraHost::new();
-            let first = host.agent().observe().await.unwrap().booted.id;
-            let mut id = None;
-            if step != "stage" {
-                id = Some(host.stages("nosmt", "").await);
-            }
-            if ["keep", "roll_back"].contains(&step) {
-                host.agent().unlock(id.as_ref().unwrap()).await.unwrap();
-                host.reboot();
-            }
-            if step == "roll_back" {
-                host.agent().keep(id.as_ref().unwrap()).await.unwrap();
-            }
-            let agent = host.agent_until(operations);
-            let nosmt = wanted("nosmt", "");
-            let done = match step {
-                "stage" => agent.stage(&nosmt, STEP_TIMEOUT).await.map(drop),
-                "unlock" => agent.unlock(id.as_ref().unwrap()).await,
-                "keep" => agent.keep(id.as_ref().unwrap()).await,
-                "roll_back" => agent.roll_back(&first).await,
-                _ => agent.discard().await,
-            };
-            host.power_cut();
-            let running = host.running();
-            let case = format!("{step} after {operations} operations");
-            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
-            // The next process can discard it, and stage and keep another deployment.
-            host.agent().discard().await.unwrap();
-            host.updates("b=1", "nosmt").await;
-            host.reboot();
-            assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
-            host.assert_settled("b=1", &case);
-            if done.is_ok() {
-                break;
-            }
-            assert!(operations < 200, "{case}");
-        }
-    }
+    each_power_cut_leaves_one_of_two_deployments(FedoraHost::new, BEFORE).await;
 }
 
 /// TuneD and administrators change variables of the environment block, which GRUB replaces in every entry.
 #[tokio::test]
 async fn variables_of_the_options_stay_in_the_kept_entry() {
     let host = FedoraHost::new();
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     let entry = host.read("boot/loader/entries/machinist-2.conf");
     let options = format!("options {HOST_OPTIONS} $tuned_params audit=0 quiet nosmt\n");
     assert!(entry.contains(&options), "{entry}");
@@ -174,7 +121,7 @@ async fn variables_of_the_options_stay_in_the_kept_entry() {
     host.reboot();
     let tuned = format!("{HOST_OPTIONS} isolcpus=1 nohz_full=1");
     assert_eq!(host.running(), format!("{tuned} audit=0 quiet nosmt"));
-    host.updates("b=1", "nosmt").await;
+    updates(&host, "b=1", "nosmt").await;
     host.reboot();
     assert_eq!(host.running(), format!("{tuned} audit=0 quiet b=1"));
     // In the entry of a new kernel, the variable follows the arguments of the config.
@@ -184,10 +131,10 @@ async fn variables_of_the_options_stay_in_the_kept_entry() {
         host.running(),
         format!("{BEFORE} b=1 isolcpus=1 nohz_full=1")
     );
-    host.updates("c=1", "audit=0 quiet b=1").await;
+    updates(&host, "c=1", "audit=0 quiet b=1").await;
     host.reboot();
     assert_eq!(host.running(), format!("{tuned} c=1"));
-    host.updates("", "c=1").await;
+    updates(&host, "", "c=1").await;
     host.reboot();
     assert_eq!(host.running(), tuned);
     assert_eq!(host.read("etc/kernel/cmdline").trim(), HOST_OPTIONS);
@@ -204,7 +151,7 @@ async fn the_variable_of_tuned_is_added_to_the_kept_entry() {
         let file = format!("boot/loader/entries/{name}.conf");
         host.write(&file, host.read(&file).replace(" $tuned_params", ""));
     }
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     assert!(
         !host
             .read("boot/loader/entries/machinist-2.conf")
@@ -212,7 +159,7 @@ async fn the_variable_of_tuned_is_added_to_the_kept_entry() {
     );
     fs::create_dir_all(host.path("usr/lib/kernel/install.d")).unwrap();
     host.write("usr/lib/kernel/install.d/92-tuned.install", "");
-    host.updates("b=1", "nosmt").await;
+    updates(&host, "b=1", "nosmt").await;
     let entry = host.read("boot/loader/entries/machinist-3.conf");
     assert!(
         entry.contains("console=tty0 $tuned_params audit=0 quiet b=1\n"),
@@ -224,7 +171,7 @@ async fn the_variable_of_tuned_is_added_to_the_kept_entry() {
 #[tokio::test]
 async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
     let host = FedoraHost::new();
-    let id = host.stages("nosmt", "").await;
+    let id = stages(&host, "nosmt", "").await;
     host.agent().unlock(&id).await.unwrap();
     host.reboot();
     // During the trial it gets the arguments of before.
@@ -253,7 +200,7 @@ async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
     for is_kept in [true, false] {
         let host = FedoraHost::new();
         fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
-        let id = host.stages("nosmt", "").await;
+        let id = stages(&host, "nosmt", "").await;
         host.agent().unlock(&id).await.unwrap();
         host.reboot();
         host.install_kernel("6.2.0-1");
@@ -289,7 +236,7 @@ async fn a_kept_entry_whose_kernel_is_removed_is_replaced() {
         assert_eq!(host.entries(), ["1234-6.2.0-1.conf", "machinist-2.conf"]);
         host.agent().clean_up().await.unwrap();
         assert_eq!(host.entries(), ["1234-6.2.0-1.conf", "machinist-2.conf"]);
-        host.updates("", "audit=0 quiet").await;
+        updates(&host, "", "audit=0 quiet").await;
         host.reboot();
         assert_eq!(host.running(), HOST_OPTIONS);
     }
@@ -303,7 +250,7 @@ async fn the_agent_replaces_such_an_entry_before_another_step() {
         host.set_variable("saved_entry", "machinist-1");
         host.remove_kernel("6.1.0-1");
         match step {
-            "stage" => drop(host.stages("nosmt", "").await),
+            "stage" => drop(stages(&host, "nosmt", "").await),
             _ => host.agent().discard().await.unwrap(),
         }
         host.reboot();
@@ -321,7 +268,7 @@ async fn arguments_that_grubby_appends_stay() {
     host.agent().discard().await.unwrap();
     host.reboot();
     assert_eq!(host.running(), format!("{BEFORE} foo=1"));
-    host.updates("nosmt", "audit=0 quiet").await;
+    updates(&host, "nosmt", "audit=0 quiet").await;
     host.reboot();
     assert_eq!(host.running(), format!("{HOST_OPTIONS} foo=1 nosmt"));
     let cmdline = host.read("etc/kernel/cmdline");
@@ -333,7 +280,7 @@ async fn arguments_that_grubby_appends_stay() {
 async fn the_journal_is_written_before_older_entries_are_removed() {
     let host = FedoraHost::new();
     let flushed = || host.fsfreeze.0.load(Ordering::Relaxed);
-    let id = host.stages("nosmt", "").await;
+    let id = stages(&host, "nosmt", "").await;
     assert_eq!(
         flushed(),
         0,
@@ -358,7 +305,7 @@ async fn an_update_starts_from_the_entry_that_an_administrator_has_selected() {
     host.set_variable("saved_entry", "1234-6.1.0-1");
     host.reboot();
     assert_eq!(host.running(), HOST_OPTIONS);
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     host.reboot();
     assert_eq!(host.running(), format!("{HOST_OPTIONS} nosmt"));
 }
@@ -368,7 +315,7 @@ async fn an_update_starts_from_the_entry_that_an_administrator_has_selected() {
 async fn a_repeated_keep_ends_what_an_interrupted_one_has_begun() {
     for operations in 0.. {
         let host = FedoraHost::new();
-        let id = host.stages("nosmt", "").await;
+        let id = stages(&host, "nosmt", "").await;
         host.agent().unlock(&id).await.unwrap();
         host.reboot();
         let is_done = host.agent_until(operations).keep(&id).await.is_ok();
@@ -385,7 +332,7 @@ async fn a_repeated_keep_ends_what_an_interrupted_one_has_begun() {
 #[tokio::test]
 async fn a_kernel_that_grub_cannot_load_is_left_by_itself() {
     let host = FedoraHost::new();
-    let id = host.stages("nosmt", "").await;
+    let id = stages(&host, "nosmt", "").await;
     host.agent().unlock(&id).await.unwrap();
     let custom = host.read("boot/grub2/custom.cfg");
     host.write(

@@ -5,13 +5,12 @@ use std::{fs, ops::Deref, time::Duration};
 use machinist_boot_loader::grub::EnvironmentBlock;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
-use machinist_update::os::{
-    DeploymentId, DesiredDeployment, GrubProvider, KernelArguments, OsProvider as _, ProviderStep,
-};
+use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, ProviderStep};
 
 use super::{
-    contract::{Host, STEP_TIMEOUT, every_provider_keeps},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps, wanted},
     grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd, Programs, mkconfig},
+    power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments},
 };
 
 pub(crate) struct GrubHost {
@@ -72,6 +71,20 @@ impl Host for GrubHost {
     fn takes(&self, _long: Duration) {}
 }
 
+impl CuttableHost for GrubHost {
+    fn agent_until(&self, operations: usize) -> Self::Provider {
+        self.machine.agent_until(operations)
+    }
+
+    fn running(&self) -> String {
+        self.machine.running()
+    }
+
+    fn assert_settled(&self, _own: &str, case: &str) {
+        assert_eq!(self.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_grub_provider_passes_the_contract() {
     let broken = every_provider_keeps(GrubHost::new).await;
@@ -86,78 +99,11 @@ async fn the_grub_provider_passes_the_contract_on_cloud_images_of_ubuntu() {
     }
 }
 
-fn wanted(append: &str, remove: &str) -> DesiredDeployment {
-    DesiredDeployment {
-        kernel_arguments: KernelArguments {
-            append: KernelCommandLine::parse(append),
-            remove: KernelCommandLine::parse(remove),
-        },
-        ..DesiredDeployment::default()
-    }
-}
-
-/// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
-/// be repeated or undone.
 #[tokio::test]
 async fn a_power_cut_during_any_grub_step_leaves_one_of_two_deployments() {
-    let after = format!("{BEFORE} nosmt");
-    let hosts = [Initrd::Always, Initrd::Unneeded, Initrd::TriedWithout];
-    let steps = ["stage", "unlock", "keep", "roll_back", "discard"];
-    for (initrd, step) in hosts
-        .into_iter()
-        .flat_map(|initrd| steps.map(|step| (initrd, step)))
-    {
-        for operations in 0.. {
-            let host = GrubHost::with_initrd(initrd);
-            let first = host.agent().observe().await.unwrap().booted.id;
-            let mut id = None;
-            if step != "stage" {
-                id = host
-                    .agent()
-                    .stage(&wanted("nosmt", ""), STEP_TIMEOUT)
-                    .await
-                    .unwrap();
-            }
-            if ["keep", "roll_back"].contains(&step) {
-                host.agent().unlock(id.as_ref().unwrap()).await.unwrap();
-                host.reboot();
-            }
-            if step == "roll_back" {
-                host.agent().keep(id.as_ref().unwrap()).await.unwrap();
-            }
-            let agent = host.agent_until(operations);
-            let done = match step {
-                "stage" => agent
-                    .stage(&wanted("nosmt", ""), STEP_TIMEOUT)
-                    .await
-                    .map(drop),
-                "unlock" => agent.unlock(id.as_ref().unwrap()).await,
-                "keep" => agent.keep(id.as_ref().unwrap()).await,
-                "roll_back" => agent.roll_back(&first).await,
-                _ => agent.discard().await,
-            };
-            host.power_cut();
-            let running = host.running();
-            let case = format!("{step} after {operations} operations");
-            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
-            // The next process can discard it, and stage and keep another deployment.
-            let agent = host.agent();
-            agent.discard().await.unwrap();
-            let staged = agent
-                .stage(&wanted("b=1", "nosmt"), STEP_TIMEOUT)
-                .await
-                .unwrap();
-            agent.unlock(&staged.clone().unwrap()).await.unwrap();
-            host.reboot();
-            host.agent().keep(&staged.unwrap()).await.unwrap();
-            host.reboot();
-            assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
-            assert_eq!(host.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
-            if done.is_ok() {
-                break;
-            }
-            assert!(operations < 200, "{case}");
-        }
+    for initrd in [Initrd::Always, Initrd::Unneeded, Initrd::TriedWithout] {
+        let new_host = || GrubHost::with_initrd(initrd);
+        each_power_cut_leaves_one_of_two_deployments(new_host, BEFORE).await;
     }
 }
 

@@ -5,11 +5,11 @@ use std::{ops::Deref, time::Duration};
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, OstreeProvider, ProviderStep,
+    DeploymentId, DesiredDeployment, OsProvider as _, OstreeProvider, ProviderStep,
 };
 
 use super::{
-    contract::{Host, STEP_TIMEOUT, every_provider_keeps, of_image},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps, of_image, wanted},
     ostree_files::Layout,
     ostree_machine::{BEFORE, CUSTOM, OstreeMachine, OstreeProgram},
 };
@@ -84,16 +84,6 @@ impl Host for OstreeHost {
 
     fn takes(&self, long: Duration) {
         self.machine.registry.take(long);
-    }
-}
-
-pub(super) fn wanted(append: &str, remove: &str) -> DesiredDeployment {
-    DesiredDeployment {
-        kernel_arguments: KernelArguments {
-            append: KernelCommandLine::parse(append),
-            remove: KernelCommandLine::parse(remove),
-        },
-        ..DesiredDeployment::default()
     }
 }
 

@@ -206,7 +206,7 @@ async fn arguments_of_a_deployment_with_packages_need_no_transaction() {
     let before = count();
     let arguments = DesiredDeployment {
         packages: packages.packages,
-        ..super::ostree_host::wanted("nosmt", "")
+        ..super::contract::wanted("nosmt", "")
     };
     host.run_on(&arguments).await;
     assert_eq!(count(), before);

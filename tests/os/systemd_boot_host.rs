@@ -5,13 +5,11 @@ use std::{fs, ops::Deref, time::Duration};
 use machinist_base::error_chain::chain;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
-use machinist_update::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep,
-    SystemdBootProvider,
-};
+use machinist_update::os::{DeploymentId, OsProvider as _, ProviderStep, SystemdBootProvider};
 
 use super::{
-    contract::{Host, STEP_TIMEOUT, every_provider_keeps},
+    contract::{Host, STEP_TIMEOUT, every_provider_keeps, wanted},
+    power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
     systemd_boot_machine::{BEFORE, Bootctl, SystemdBootMachine},
 };
 
@@ -27,20 +25,6 @@ impl SystemdBootHost {
             machine: SystemdBootMachine::new(directory.path()),
             _directory: directory,
         }
-    }
-
-    async fn stages(&self, append: &str, remove: &str) -> DeploymentId {
-        let (agent, wanted) = (self.agent(), wanted(append, remove));
-        let staged = agent.stage(&wanted, STEP_TIMEOUT).await;
-        staged.unwrap().unwrap()
-    }
-
-    /// Stages, tries and keeps a deployment.
-    async fn updates(&self, append: &str, remove: &str) {
-        let id = self.stages(append, remove).await;
-        self.agent().unlock(&id).await.unwrap();
-        self.reboot();
-        self.agent().keep(&id).await.unwrap();
     }
 
     async fn refusal(&self, append: &str) -> String {
@@ -96,13 +80,20 @@ impl Host for SystemdBootHost {
     fn takes(&self, _long: Duration) {}
 }
 
-fn wanted(append: &str, remove: &str) -> DesiredDeployment {
-    DesiredDeployment {
-        kernel_arguments: KernelArguments {
-            append: KernelCommandLine::parse(append),
-            remove: KernelCommandLine::parse(remove),
-        },
-        ..DesiredDeployment::default()
+impl CuttableHost for SystemdBootHost {
+    fn agent_until(&self, operations: usize) -> Self::Provider {
+        self.machine.agent_until(operations)
+    }
+
+    fn running(&self) -> String {
+        self.machine.running()
+    }
+
+    fn assert_settled(&self, own: &str, case: &str) {
+        let entries = self.entries();
+        assert_eq!(entries.len(), 2, "{case}: {entries:?}");
+        let cmdline = self.read("etc/kernel/cmdline");
+        assert_eq!(cmdline, format!("{BEFORE} {own}\n"), "{case}");
     }
 }
 
@@ -112,60 +103,16 @@ async fn the_systemd_boot_provider_passes_the_contract() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// After a power cut at any moment the machine boots with the arguments of before or with the new ones, and the steps can
-/// be repeated or undone.
 #[tokio::test]
 async fn a_power_cut_during_any_systemd_boot_step_leaves_one_of_two_deployments() {
-    let after = format!("{BEFORE} nosmt");
-    for step in ["stage", "keep", "roll_back", "discard"] {
-        for operations in 0.. {
-            let host = SystemdBootHost::new();
-            let first = host.agent().observe().await.unwrap().booted.id;
-            let mut id = None;
-            if step != "stage" {
-                id = Some(host.stages("nosmt", "").await);
-            }
-            if ["keep", "roll_back"].contains(&step) {
-                host.agent().unlock(id.as_ref().unwrap()).await.unwrap();
-                host.reboot();
-            }
-            if step == "roll_back" {
-                host.agent().keep(id.as_ref().unwrap()).await.unwrap();
-            }
-            let agent = host.agent_until(operations);
-            let nosmt = wanted("nosmt", "");
-            let done = match step {
-                "stage" => agent.stage(&nosmt, STEP_TIMEOUT).await.map(drop),
-                "keep" => agent.keep(id.as_ref().unwrap()).await,
-                "roll_back" => agent.roll_back(&first).await,
-                _ => agent.discard().await,
-            };
-            host.power_cut();
-            let running = host.running();
-            let case = format!("{step} after {operations} operations");
-            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
-            // The next process can discard it, and stage and keep another deployment.
-            host.agent().discard().await.unwrap();
-            host.updates("b=1", "nosmt").await;
-            host.reboot();
-            assert_eq!(host.running(), format!("{BEFORE} b=1"), "{case}");
-            let entries = host.entries();
-            assert_eq!(entries.len(), 2, "{case}: {entries:?}");
-            let cmdline = host.read("etc/kernel/cmdline");
-            assert_eq!(cmdline, format!("{BEFORE} b=1\n"), "{case}");
-            if done.is_ok() {
-                break;
-            }
-            assert!(operations < 200, "{case}");
-        }
-    }
+    each_power_cut_leaves_one_of_two_deployments(SystemdBootHost::new, BEFORE).await;
 }
 
 #[tokio::test]
 async fn arguments_reach_the_kernel_with_quotes_in_every_boot() {
     let host = SystemdBootHost::new();
     let text = "a=\"b  c\" d=$x e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ o=\\p q=it's console=ttyS0 console=tty1";
-    let id = host.stages(text, "").await;
+    let id = stages(&host, text, "").await;
     host.agent().unlock(&id).await.unwrap();
     let expected = KernelCommandLine::parse(&format!("{BEFORE} {text}"));
     for kept in [false, true] {
@@ -180,7 +127,7 @@ async fn arguments_reach_the_kernel_with_quotes_in_every_boot() {
 #[tokio::test]
 async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
     let host = SystemdBootHost::new();
-    let id = host.stages("nosmt", "").await;
+    let id = stages(&host, "nosmt", "").await;
     host.agent().unlock(&id).await.unwrap();
     host.reboot();
     host.install_kernel("6.2", host.read("etc/kernel/cmdline").trim());
@@ -205,7 +152,7 @@ async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
     // A kernel without machinist's arguments.
     host.install_kernel("6.11", "root=UUID=1234 ro");
     host.reboot();
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     host.reboot();
     assert_eq!(host.running(), "root=UUID=1234 ro nosmt");
 }
@@ -213,7 +160,7 @@ async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
 #[tokio::test]
 async fn later_kernels_have_no_arguments_that_left_the_config() {
     let host = SystemdBootHost::new();
-    host.updates("", "audit=0 quiet").await;
+    updates(&host, "", "audit=0 quiet").await;
     host.reboot();
     let without = BEFORE.replace(" audit=0 quiet", "");
     assert_eq!(host.running(), without);
@@ -241,7 +188,7 @@ async fn a_loader_that_would_not_enter_the_kept_entry_is_refused() {
         "default machinist-[0-9].conf\n",
     )
     .unwrap();
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     host.reboot();
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
@@ -254,7 +201,7 @@ async fn entries_that_the_loader_does_not_read_are_ignored() {
     let unread = "linux /linux\nsort-key a\nversion 9\noptions x=y\n";
     fs::write(host.path("boot/loader/entries/a.conf"), unread).unwrap();
     fs::write(host.path("boot/linux"), "").unwrap();
-    host.updates("nosmt", "").await;
+    updates(&host, "nosmt", "").await;
     host.reboot();
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
@@ -262,7 +209,7 @@ async fn entries_that_the_loader_does_not_read_are_ignored() {
 #[tokio::test]
 async fn a_request_of_the_administrator_is_kept_by_lock_and_discard() {
     let host = SystemdBootHost::new();
-    host.stages("nosmt", "").await;
+    stages(&host, "nosmt", "").await;
     host.set("LoaderEntryOneShot", "memtest.conf");
     host.agent().lock().await.unwrap();
     host.agent().discard().await.unwrap();
