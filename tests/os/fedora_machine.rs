@@ -272,10 +272,9 @@ impl HostCommand for Fsfreeze {
         let ["-c", script, "sh", "/boot"] = arguments else {
             panic!("{program} {arguments:?}");
         };
-        assert!(
-            script.starts_with("fsfreeze --freeze \"$1\" && "),
-            "{script}"
-        );
+        let freezes =
+            script.contains("fsfreeze --freeze \"$1\" && { fsfreeze --unfreeze \"$1\" || ");
+        assert!(freezes, "{script}");
         assert_eq!(program, "/bin/sh");
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -12,14 +12,15 @@ use machinist_base::error_chain::chain;
 use machinist_rootfs::Root;
 
 /// Freezing writes everything to its place. The commands are one program of the host, so that the end of the agent cannot
-/// leave the file system frozen; the kernel thaws every one on the last command (sysrq.rst).
-const FREEZE: &str = "fsfreeze --freeze \"$1\" && \
+/// leave the file system frozen, nor can a signal; the last command makes the kernel thaw every file system (sysrq.rst).
+const FREEZE: &str = "trap '' HUP INT TERM; fsfreeze --freeze \"$1\" && \
                       { fsfreeze --unfreeze \"$1\" || echo j >/proc/sysrq-trigger; }";
 
 const SHELL: &str = "/bin/sh";
 
-/// Time limit. What was written before is on the disk already, so that little is left.
-const FREEZE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit, after which the program is killed. What was written before is on the disk already, so that little is left;
+/// a program that is killed while it freezes could not thaw, so that the limit is far above what a slow disk needs.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The file systems that have a journal.
 const WITH_JOURNAL: [&str; 3] = ["ext3", "ext4", "xfs"];
