@@ -61,6 +61,12 @@ pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
 /// Where grub-mkconfig writes the new configuration.
 const NEW_CONFIG: &str = "/boot/grub/machinist-new.cfg";
 
+/// Added to the name of a file that GRUB reads while its new content is written.
+const NEW_SUFFIX: &str = ".machinist";
+
+/// The mode of boot entries.
+const ENTRY_MODE: u32 = 0o644;
+
 /// How often grub-mkconfig runs while another program writes grub.cfg.
 const MAX_CONFIG_WRITES: u32 = 3;
 
@@ -89,9 +95,9 @@ impl<C: HostCommand> GrubProvider<C> {
         changed_files::replace(&self.root, at, text, mode)
     }
 
-    fn write_custom(&self, text: &str) -> Result<(), GrubError> {
+    async fn write_custom(&self, text: &str) -> Result<(), GrubError> {
         let file = in_grub_directory(&self.root, "custom.cfg");
-        self.replace(&file, text, 0o600)
+        self.write_for_grub(&path(&file)?, text, 0o600).await
     }
 
     async fn set_next_entry(
@@ -104,19 +110,25 @@ impl<C: HostCommand> GrubProvider<C> {
 
     async fn write_block(&self, block: &EnvironmentBlock) -> Result<(), GrubError> {
         let text = block.to_text().map_err(BootError::from)?;
-        let file = path(&in_grub_directory(&self.root, "grubenv"))?;
-        let file = real_path(&self.root, &file).unwrap_or(file);
+        let file = in_grub_directory(&self.root, "grubenv");
+        self.write_for_grub(&path(&file)?, &text, 0o600).await
+    }
+
+    /// Writes a file that GRUB reads. It keeps its mode; a new one has this mode. A link stays, and its target is written.
+    async fn write_for_grub(&self, file: &AbsPath, text: &str, mode: u32) -> Result<(), GrubError> {
+        let file = real_path(&self.root, file).unwrap_or_else(|| file.clone());
         let mode = self
             .root
             .stat(&file)?
-            .map_or(0o600, |stat| stat.mode & 0o777);
-        let new = path(&format!("{file}.machinist"))?;
+            .map_or(mode, |stat| stat.mode & 0o777);
+        let new = path(&format!("{file}{NEW_SUFFIX}"))?;
         self.root.replace(&new, text.as_bytes(), mode)?;
         self.replace_for_grub(&new, &file).await
     }
 
     /// Replaces a file by a new one so that GRUB, which does not read the journal of the file system, finds one of both
-    /// after a power cut: both keep their blocks until the change is on the disk.
+    /// after a power cut: the new one is on the disk before it has the name, and the former one keeps its blocks and its
+    /// inode until the change is on the disk. Otherwise GRUB could find no file, or that of a reused inode.
     async fn replace_for_grub(&self, new: &AbsPath, at: &AbsPath) -> Result<(), GrubError> {
         self.root.sync_file(new)?;
         boot_file_system::flush(&self.root, &self.commands).await;
@@ -169,7 +181,7 @@ impl<C: HostCommand> GrubProvider<C> {
             kernel_cmdline::follow(&self.root, &state.kept)?;
         }
         match staged_id(&state.custom) {
-            Some(_) => self.write_custom(&with_block(&state.custom, None)),
+            Some(_) => self.write_custom(&with_block(&state.custom, None)).await,
             None => Ok(()),
         }
     }
@@ -185,7 +197,7 @@ impl<C: HostCommand> GrubProvider<C> {
         };
         if let Some(custom) = entry.custom {
             self.lock_entry(&state).await?;
-            self.write_custom(&custom)?;
+            self.write_custom(&custom).await?;
         }
         Ok(Some(DeploymentId::new(entry.id)))
     }
@@ -205,8 +217,8 @@ impl<C: HostCommand> GrubProvider<C> {
         kept: &KeptArguments,
     ) -> Result<(), GrubError> {
         let entry = KeptEntry::of(&self.root, state, kept)?;
-        entry.write(&self.root)?;
-        self.flush_boot_files().await?;
+        self.write_for_grub(&entry.file, &entry.text, ENTRY_MODE)
+            .await?;
         self.write_block(&entry.block).await?;
         self.remove_entry(&GrubState::read(&self.root)?).await
     }

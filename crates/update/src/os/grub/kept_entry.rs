@@ -27,13 +27,10 @@ const TUNED_HOOK: &str = "/usr/lib/kernel/install.d/92-tuned.install";
 /// Added to the title of the distribution's entry.
 const TITLE_SUFFIX: &str = " (machinist)";
 
-/// The mode of the distribution's entries.
-const ENTRY_MODE: u32 = 0o644;
-
 /// The entry of a deployment that is to be kept.
 pub(super) struct KeptEntry {
-    file: AbsPath,
-    text: String,
+    pub(super) file: AbsPath,
+    pub(super) text: String,
     /// The environment block that selects it.
     pub(super) block: EnvironmentBlock,
 }
@@ -83,12 +80,6 @@ impl KeptEntry {
             text,
             block,
         })
-    }
-
-    /// Writes the entry durably. No boot enters it yet.
-    pub(super) fn write(&self, root: &Root) -> Result<(), GrubError> {
-        root.replace(&self.file, self.text.as_bytes(), ENTRY_MODE)?;
-        Ok(root.sync_point(&path(DIRECTORY)?)?.sync()?)
     }
 }
 
