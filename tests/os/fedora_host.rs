@@ -219,6 +219,34 @@ async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
     }
 }
 
+/// The same in the first trial of a machine.
+#[tokio::test]
+async fn a_kernel_that_is_installed_during_the_first_trial_is_no_trial() {
+    for is_kept in [true, false] {
+        let host = FedoraHost::new();
+        fs::remove_file(host.path("boot/loader/entries/machinist-1.conf")).unwrap();
+        fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
+        host.set_variable("saved_entry", "1234-6.1.0-1");
+        host.reboot();
+        let id = stages(&host, "nosmt", "").await;
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        host.install_kernel("6.2.0-1");
+        match is_kept {
+            true => host.agent().keep(&id).await.unwrap(),
+            false => host.agent().discard().await.unwrap(),
+        }
+        host.reboot();
+        let line = host.read("proc/cmdline");
+        assert!(!line.contains("machinist.trial"), "{is_kept}: {line}");
+        let expected = match is_kept {
+            true => format!("{HOST_OPTIONS} nosmt"),
+            false => HOST_OPTIONS.to_owned(),
+        };
+        assert_eq!(host.running(), expected);
+    }
+}
+
 /// The packages of the kernel that the kept entry names are removed, while it is the default or a later kernel is.
 #[tokio::test]
 async fn a_kept_entry_whose_kernel_is_removed_is_replaced() {
@@ -281,25 +309,15 @@ async fn the_journal_is_written_before_older_entries_are_removed() {
     let host = FedoraHost::new();
     let flushed = || host.fsfreeze.0.load(Ordering::Relaxed);
     let id = stages(&host, "nosmt", "").await;
-    assert_eq!(
-        flushed(),
-        0,
-        "without an entry in custom.cfg, GRUB boots as before"
-    );
+    assert_eq!(flushed(), 2, "before and after custom.cfg is exchanged");
     host.agent().unlock(&id).await.unwrap();
-    assert_eq!(
-        flushed(),
-        2,
-        "before and after the environment block is exchanged"
-    );
+    assert_eq!(flushed(), 4, "and the environment block");
     host.reboot();
     host.agent().keep(&id).await.unwrap();
-    assert_eq!(
-        flushed(),
-        4 + 6,
-        "and the new entry, the block again, and custom.cfg again"
-    );
-    assert!(!host.path("boot/grub2/grubenv.machinist").exists());
+    assert_eq!(flushed(), 10, "and the entry, the block, and custom.cfg");
+    for file in ["custom.cfg", "grubenv"] {
+        assert!(!host.path(&format!("boot/grub2/{file}.machinist")).exists());
+    }
 }
 
 /// An administrator selects an entry without machinist's arguments: they are those of the host from then on.

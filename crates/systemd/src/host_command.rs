@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use machinist_base::reason::Reason;
-use machinist_update::os::{BackgroundError, HostCommand, OutputFiles};
+use machinist_update::os::{BackgroundError, HostCommand, OutputFiles, UNKILLABLE_LIMIT};
 
 use super::{JobVerb, Systemd, SystemdError, SystemdErrorKind, dbus_proxies::Property};
 
@@ -12,6 +12,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The share of processors and disks that a program in the background has, beside services with 100 (the default).
 const BACKGROUND_WEIGHT: u64 = 20;
+
+/// With this adjustment, the kernel does not kill a process when memory is short (proc_pid_oom_score_adj(5)).
+const MIN_OOM_SCORE_ADJUST: i32 = -1000;
 
 /// How long the service manager may take to return a counter, which only informs people.
 const COUNTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,6 +35,20 @@ impl HostCommand for Systemd {
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.run_program(program, arguments, &[], limit).await
+    }
+
+    async fn run_unkillable(
+        &self,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let properties = [
+            ("SendSIGKILL", false.into()),
+            ("TimeoutStopUSec", u64::MAX.into()),
+            ("OOMScoreAdjust", MIN_OOM_SCORE_ADJUST.into()),
+        ];
+        let run = self.run_program(program, arguments, &properties, UNKILLABLE_LIMIT);
+        run.await
     }
 
     async fn run_in_background(

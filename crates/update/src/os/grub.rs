@@ -25,7 +25,7 @@ use std::{fmt, time::Duration};
 pub(super) use self::{
     changed_files::{ChangedFiles, NewGrubFile},
     error::GrubError,
-    host_files::{HostFiles, grub_directory, in_grub_directory},
+    host_files::{HostFiles, in_grub_directory},
     menu_source::MenuSource,
     new_entry::check,
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
@@ -33,7 +33,7 @@ pub(super) use self::{
     trial_entry::with_block,
 };
 use self::{
-    host_files::path,
+    host_files::{MAX_CONFIG_BYTES, path},
     kept_entry::KeptEntry,
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
@@ -130,15 +130,24 @@ impl<C: HostCommand> GrubProvider<C> {
     /// after a power cut: the new one is on the disk before it has the name, and the former one keeps its blocks and its
     /// inode until the change is on the disk. Otherwise GRUB could find no file, or that of a reused inode.
     async fn replace_for_grub(&self, new: &AbsPath, at: &AbsPath) -> Result<(), GrubError> {
+        let former = self.root.read(at, MAX_CONFIG_BYTES).ok();
         self.root.sync_file(new)?;
-        boot_file_system::flush(&self.root, &self.commands).await;
+        let directory = at.parent().unwrap_or_else(AbsPath::root);
+        let flush = || boot_file_system::flush(&self.root, &self.commands, &directory);
+        flush().await?;
         match self.root.exchange(new, at) {
             Err(error) if error.exchange_unsupported() || error.is_not_found() => {
                 self.root.move_over(new, at)?;
             }
-            exchanged => exchanged?,
+            Err(error) => return Err(error.into()),
+            // Another program may have written it since.
+            Ok(()) if self.root.read(new, MAX_CONFIG_BYTES).ok() != former => {
+                self.root.exchange(new, at)?;
+                return Err(GrubError::FileChanged(at.clone()));
+            }
+            Ok(()) => {}
         }
-        self.flush_boot_files().await?;
+        flush().await?;
         Ok(self.root.remove_file(new)?)
     }
 
@@ -159,9 +168,9 @@ impl<C: HostCommand> GrubProvider<C> {
             self.write_block(&state.block).await?;
         }
         match (&state.dead, state.is_interrupted, state.menu) {
-            (Some(kept), ..) => {
-                tracing::info!("replacing a boot entry whose kernel was removed");
-                self.select_by_entry(&state, kept).await?;
+            (Some(dead), ..) => {
+                tracing::info!("replacing {}, whose kernel was removed", dead.file);
+                self.select_by_entry(&state, &dead.kept).await?;
             }
             (None, false, _) => return Ok(state),
             (None, true, MenuSource::GrubConfig) => {
@@ -191,6 +200,7 @@ impl<C: HostCommand> GrubProvider<C> {
         wanted: &DesiredDeployment,
     ) -> Result<Option<DeploymentId>, GrubError> {
         let state = self.settled().await?;
+        let state = self.with_kept_entry(state, wanted).await?;
         let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
             self.remove_entry(&state).await?;
             return Ok(None);
@@ -223,15 +233,6 @@ impl<C: HostCommand> GrubProvider<C> {
         self.remove_entry(&GrubState::read(&self.root)?).await
     }
 
-    /// Makes the changed files those that GRUB reads after a power cut.
-    async fn flush_boot_files(&self) -> Result<(), GrubError> {
-        let directory = path(grub_directory(&self.root))?;
-        self.root.sync_dir(&directory)?;
-        self.root.sync_point(&directory)?.sync()?;
-        boot_file_system::flush(&self.root, &self.commands).await;
-        Ok(())
-    }
-
     /// Writes the file and a new grub.cfg for these arguments.
     async fn select_by_config(
         &self,
@@ -242,6 +243,10 @@ impl<C: HostCommand> GrubProvider<C> {
         let before = HostFiles::new(&self.root).text(DEFAULT_FILE);
         self.replace(DEFAULT_FILE, &default_text(kept)?, 0o644)?;
         if let Err(error) = self.write_config(state, &wanted).await {
+            // It may have failed after it had replaced grub.cfg.
+            if GrubState::read(&self.root)?.selected().kernel_arguments == wanted {
+                return Err(error);
+            }
             match before {
                 Some(before) => self.replace(DEFAULT_FILE, &before, 0o644)?,
                 None => self.root.remove_file(&path(DEFAULT_FILE)?)?,
@@ -270,9 +275,13 @@ impl<C: HostCommand> GrubProvider<C> {
             if current() != before {
                 continue;
             }
-            return self
+            match self
                 .replace_for_grub(&path(NEW_CONFIG)?, &path(&config)?)
-                .await;
+                .await
+            {
+                Err(GrubError::FileChanged(_)) => {}
+                replaced => return replaced,
+            }
         }
         self.remove_new_config()?;
         Err(GrubError::ConfigChanged)
@@ -293,6 +302,25 @@ impl<C: HostCommand> GrubProvider<C> {
         let files = HostFiles::new(&self.root).with_default(&state.block)?;
         let files = files.with_config("grub.cfg", text);
         has_arguments(&boot(&files)?.arguments(), wanted)
+    }
+
+    /// The state with a kept entry, if one will be needed: a kernel that is installed during the first trial becomes the
+    /// default with the arguments of the trial, and the kept entry is then selected instead.
+    async fn with_kept_entry(
+        &self,
+        state: GrubState,
+        wanted: &DesiredDeployment,
+    ) -> Result<GrubState, GrubError> {
+        let is_first = state.menu == MenuSource::BlsConfig && !state.has_kept_entry;
+        if !is_first || NewEntry::of(&self.root, &state, wanted)?.is_none() {
+            return Ok(state);
+        }
+        let kept = KeptArguments {
+            host: state.of_host()?.clone(),
+            ..KeptArguments::default()
+        };
+        self.select_by_entry(&state, &kept).await?;
+        GrubState::read(&self.root)
     }
 
     /// Removes the new file, also the one that grub-mkconfig writes first.

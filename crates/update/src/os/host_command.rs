@@ -13,6 +13,9 @@ pub enum BackgroundError {
     Failed(Box<dyn Error + Send + Sync>),
 }
 
+/// How long to wait for a program that is not killed.
+pub const UNKILLABLE_LIMIT: Duration = Duration::from_secs(60 * 60);
+
 /// Where the output of a program in the background is.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputFiles<'f> {
@@ -31,6 +34,15 @@ pub trait HostCommand: Send + Sync + 'static {
         arguments: &[&str],
         limit: Duration,
     ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
+
+    /// Runs a program that would leave the host unusable if it were killed, to its end.
+    fn run_unkillable(
+        &self,
+        program: &str,
+        arguments: &[&str],
+    ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send {
+        self.run(program, arguments, UNKILLABLE_LIMIT)
+    }
 
     /// Like [`Self::run`], with a low share of processors and disks. What the program prints is in these files.
     fn run_in_background(

@@ -27,7 +27,7 @@ mod trial_arguments;
 pub use self::{
     deployment::{Deployment, DeploymentId, Deployments, DesiredDeployment, StagedDeployment},
     grub::GrubProvider,
-    host_command::{BackgroundError, HostCommand, OutputFiles},
+    host_command::{BackgroundError, HostCommand, OutputFiles, UNKILLABLE_LIMIT},
     host_detection::host_kind,
     kernel_arguments::KernelArguments,
     ostree::OstreeProvider,

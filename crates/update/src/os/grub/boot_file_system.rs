@@ -1,44 +1,47 @@
 //! Writes the journal of the file system with GRUB's files to their places: GRUB reads a file system as it is on the disk,
 //! without its journal, which `syncfs` alone leaves in use.
 
-use std::time::Duration;
-
-use super::{
-    host_files::grub_directory,
-    obstacles::{mount_of, mounts},
-};
+use super::obstacles::{mount_of, mounts};
 use crate::os::HostCommand;
-use machinist_base::error_chain::chain;
-use machinist_rootfs::Root;
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
+use machinist_rootfs::{Root, RootError};
 
-/// Freezing writes everything to its place. The commands are one program of the host, so that the end of the agent cannot
-/// leave the file system frozen, nor can a signal; the last command makes the kernel thaw every file system (sysrq.rst).
-const FREEZE: &str = "trap '' HUP INT TERM; fsfreeze --freeze \"$1\" && \
-                      { fsfreeze --unfreeze \"$1\" || echo j >/proc/sysrq-trigger; }";
+/// Freezing writes everything to its place. The commands are one program of the host, which neither the end of the agent
+/// nor a signal stops while the file system is frozen. If thawing fails, or does not end within a minute because it
+/// needs another program that waits for the file system, the kernel thaws every file system (sysrq.rst): for this, the
+/// shell starts nothing and opens nothing.
+const FREEZE: &str = "exec 3>/proc/sysrq-trigger || exit 1; { sleep 60; echo j >&3; } & \
+                      trap '' HUP INT TERM; \
+                      fsfreeze --freeze \"$1\" && { fsfreeze --unfreeze \"$1\" || echo j >&3; }; \
+                      code=$?; kill $!; exit $code";
 
 const SHELL: &str = "/bin/sh";
-
-/// Time limit, after which the program is killed. What was written before is on the disk already, so that little is left;
-/// a program that is killed while it freezes could not thaw, so that the limit is far above what a slow disk needs.
-const FREEZE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The file systems that have a journal.
 const WITH_JOURNAL: [&str; 3] = ["ext3", "ext4", "xfs"];
 
-/// Writes the journal of the file system with GRUB's files.
-pub(super) async fn flush(root: &Root, commands: &impl HostCommand) {
+/// Writes the file system of this directory to the disk, and its journal to its place. First everything else, so that
+/// other programs wait for an instant only.
+pub(super) async fn flush(
+    root: &Root,
+    commands: &impl HostCommand,
+    directory: &AbsPath,
+) -> Result<(), RootError> {
+    root.sync_dir(directory)?;
+    root.sync_point(directory)?.sync()?;
     let mounts = mounts(root);
-    let mount = mount_of(&mounts, grub_directory(root));
-    let mount = mount.filter(|mount| WITH_JOURNAL.contains(&mount.fs_type));
-    let Some(mount) = mount else {
-        return;
+    let mount = mount_of(&mounts, directory.as_str());
+    let Some(mount) = mount.filter(|mount| WITH_JOURNAL.contains(&mount.fs_type)) else {
+        return Ok(());
     };
     let arguments = ["-c", FREEZE, "sh", mount.point];
-    if let Err(error) = commands.run(SHELL, &arguments, FREEZE_TIMEOUT).await {
+    if let Err(error) = commands.run_unkillable(SHELL, &arguments).await {
         tracing::warn!(
-            "a power cut in the next seconds may boot the previous deployment: the journal of {} was not written: {}",
+            "a power cut in the next minute may boot the previous deployment or none: the journal of {} was not \
+             written: {}",
             mount.point,
             chain(&*error)
         );
     }
+    Ok(())
 }

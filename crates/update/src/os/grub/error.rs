@@ -32,6 +32,8 @@ pub(in crate::os) enum GrubError {
     NotUtf8(AbsPath),
     #[error("the block of machinist in custom.cfg does not end")]
     BrokenBlock,
+    #[error("another program has changed {0}")]
+    FileChanged(AbsPath),
     #[error("another program keeps changing /boot/grub/grub.cfg")]
     ConfigChanged,
     #[error("the boot without a trial would change: {0:?} instead of {1:?}")]
@@ -61,6 +63,7 @@ impl GrubError {
                 | Self::Mkconfig(_)
                 | Self::Boot(_)
                 | Self::ConfigChanged
+                | Self::FileChanged(_)
         )
     }
 

@@ -47,8 +47,8 @@ pub(super) struct NewestEntry {
     /// Its name in the menu; `None` if there is no entry.
     pub(super) id: Option<String>,
     pub(super) kept: KeptArguments,
-    /// Its kernel was removed.
-    pub(super) is_dead: bool,
+    /// Its file, if its kernel was removed.
+    pub(super) dead_file: Option<String>,
 }
 
 impl NewestEntry {
@@ -70,7 +70,9 @@ impl NewestEntry {
         Ok(Self {
             id: Some(id_of(number)),
             kept: KeptArguments::parse(&text),
-            is_dead: kernel.is_some_and(|kernel| files.size(kernel).is_none()),
+            dead_file: kernel
+                .filter(|kernel| files.size(kernel).is_none())
+                .map(|_| file_of(number)),
         })
     }
 }

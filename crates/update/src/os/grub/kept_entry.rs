@@ -68,6 +68,10 @@ impl KeptEntry {
         let mut block = before.clone();
         block.set(SAVED_ENTRY, &id);
         let files = HostFiles::new(root).with(&file, Some(text.clone()));
+        let files = match &state.dead {
+            Some(dead) => files.with(&dead.file, None),
+            None => files,
+        };
         // Without the variable, no boot may enter it: the order of the menu differs between versions of GRUB.
         let unsaved = boot(&files.clone().with_block(&before)?)?;
         let boot = boot(&files.with_block(&block)?)?;

@@ -46,6 +46,13 @@ pub(in crate::os) fn block_with_next(
     block
 }
 
+/// A boot entry whose kernel was removed.
+pub(super) struct DeadEntry {
+    pub(super) file: String,
+    /// The arguments that the entry in its place has.
+    pub(super) kept: KeptArguments,
+}
+
 /// The deployments, as the files describe them.
 pub(super) struct GrubState {
     /// The boot without `next_entry`.
@@ -60,8 +67,10 @@ pub(super) struct GrubState {
     /// GRUB would enter an entry with the arguments of a trial. `block` selects the kept one instead.
     pub(super) is_diverted: bool,
     host: Option<KernelCommandLine>,
-    /// The arguments of a kept deployment whose boot entry names a kernel that was removed.
-    pub(super) dead: Option<KeptArguments>,
+    /// There is a boot entry of a kept deployment.
+    pub(super) has_kept_entry: bool,
+    /// The boot entry of a kept deployment names a kernel that was removed.
+    pub(super) dead: Option<DeadEntry>,
     pub(super) block: EnvironmentBlock,
     pub(super) custom: String,
 }
@@ -79,20 +88,8 @@ impl GrubState {
             }
             MenuSource::BlsConfig => NewestEntry::read(root)?,
         };
-        if newest.is_dead && newest.id.as_deref() == block.get(SAVED_ENTRY) {
-            // GRUB would wait for a keystroke. Without the variable, it enters the newest kernel.
-            block.unset(SAVED_ENTRY);
-        }
-        let (written, newest_current) = (newest.kept.clone(), newest.kept.current);
-        let mut selected = boot(&files.clone().with_default(&block)?)?;
-        // kernel-install copies the arguments of the running kernel, also those of a trial, and selects the new entry.
-        let is_trial = without_trial(&selected.arguments()).1;
-        let kept_id = newest.id.as_deref().filter(|_| is_trial && !newest.is_dead);
-        if let Some(id) = kept_id {
-            block.set(SAVED_ENTRY, id);
-            selected = boot(&files.with_default(&block)?)?;
-        }
-        let is_diverted = kept_id.is_some();
+        let (selected, is_diverted) = select(files, &mut block, &newest)?;
+        let written = newest.kept.clone();
         let all = without_trial(&selected.arguments()).0;
         let in_config = match menu {
             MenuSource::GrubConfig => written.in_config(&all),
@@ -101,6 +98,7 @@ impl GrubState {
         let is_older = in_config
             .as_ref()
             .is_some_and(|(kept, _)| kept.current != written.current);
+        let has_kept_entry = newest.id.is_some();
         let is_selected = newest.id.is_some_and(|id| selected.entry == [id]);
         let is_interrupted = is_older && !is_selected;
         let (kept, host) = match (in_config, menu) {
@@ -109,13 +107,16 @@ impl GrubState {
             // The entry of a kernel that was installed without the arguments of machinist.
             (None, MenuSource::BlsConfig) => (written.of_host_alone(&all), Some(all)),
         };
-        let dead = newest.is_dead.then(|| KeptArguments {
-            host: host.clone().unwrap_or_default(),
-            current: newest_current,
-            ..kept.clone()
+        let dead = newest.dead_file.map(|file| DeadEntry {
+            file,
+            kept: KeptArguments {
+                host: host.clone().unwrap_or_default(),
+                ..newest.kept
+            },
         });
         Ok(Self {
             dead,
+            has_kept_entry,
             booted: kernel_command_line(&running, selected.tries_without_initrd),
             selected,
             menu,
@@ -176,6 +177,33 @@ impl GrubState {
             deployment: Deployment::of_arguments(id.to_owned(), arguments),
             locked: self.block.get(NEXT_ENTRY) != Some(id),
         })
+    }
+}
+
+/// Returns the boot without `next_entry`, and whether the block was changed to select the kept entry instead of one with the
+/// arguments of a trial. A dead entry is not there.
+fn select(
+    files: HostFiles<'_>,
+    block: &mut EnvironmentBlock,
+    newest: &NewestEntry,
+) -> Result<(KernelBoot, bool), GrubError> {
+    let files = match &newest.dead_file {
+        Some(file) => files.with(file, None),
+        None => files,
+    };
+    if newest.dead_file.is_some() && newest.id.as_deref() == block.get(SAVED_ENTRY) {
+        // GRUB would wait for a keystroke. Without the variable, it enters the newest kernel.
+        block.unset(SAVED_ENTRY);
+    }
+    let selected = boot(&files.clone().with_default(block)?)?;
+    // kernel-install copies the arguments of the running kernel, also those of a trial, and selects the new entry.
+    let is_trial = without_trial(&selected.arguments()).1;
+    match &newest.id {
+        Some(id) if is_trial && newest.dead_file.is_none() => {
+            block.set(SAVED_ENTRY, id);
+            Ok((boot(&files.with_default(block)?)?, true))
+        }
+        _ => Ok((selected, false)),
     }
 }
 
