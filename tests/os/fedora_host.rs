@@ -194,56 +194,40 @@ async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
     host.assert_settled("", "after a rollback");
 }
 
-/// Without /etc/kernel/cmdline, a new kernel has the arguments of the running one, those of the trial as well.
+/// Without /etc/kernel/cmdline, a new kernel has the arguments of the running one, those of the trial as well. Also in the
+/// first trial of a machine.
 #[tokio::test]
 async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
-    for is_kept in [true, false] {
+    for (is_first, is_kept) in [(false, true), (false, false), (true, true), (true, false)] {
         let host = FedoraHost::new();
         fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
+        if is_first {
+            fs::remove_file(host.path("boot/loader/entries/machinist-1.conf")).unwrap();
+            host.set_variable("saved_entry", "1234-6.1.0-1");
+            host.reboot();
+        }
+        let before = host.running();
         let id = stages(&host, "nosmt", "").await;
         host.agent().unlock(&id).await.unwrap();
         host.reboot();
         host.install_kernel("6.2.0-1");
-        match is_kept {
-            true => host.agent().keep(&id).await.unwrap(),
-            false => host.agent().discard().await.unwrap(),
-        }
+        let expected = match is_kept {
+            true => {
+                host.agent().keep(&id).await.unwrap();
+                format!("{before} nosmt")
+            }
+            false => {
+                host.agent().discard().await.unwrap();
+                before
+            }
+        };
         host.reboot();
         let line = host.read("proc/cmdline");
-        assert!(!line.contains("machinist.trial"), "{is_kept}: {line}");
-        let expected = match is_kept {
-            true => format!("{BEFORE} nosmt"),
-            false => BEFORE.to_owned(),
-        };
-        assert_eq!(host.running(), expected);
-    }
-}
-
-/// The same in the first trial of a machine.
-#[tokio::test]
-async fn a_kernel_that_is_installed_during_the_first_trial_is_no_trial() {
-    for is_kept in [true, false] {
-        let host = FedoraHost::new();
-        fs::remove_file(host.path("boot/loader/entries/machinist-1.conf")).unwrap();
-        fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
-        host.set_variable("saved_entry", "1234-6.1.0-1");
-        host.reboot();
-        let id = stages(&host, "nosmt", "").await;
-        host.agent().unlock(&id).await.unwrap();
-        host.reboot();
-        host.install_kernel("6.2.0-1");
-        match is_kept {
-            true => host.agent().keep(&id).await.unwrap(),
-            false => host.agent().discard().await.unwrap(),
-        }
-        host.reboot();
-        let line = host.read("proc/cmdline");
-        assert!(!line.contains("machinist.trial"), "{is_kept}: {line}");
-        let expected = match is_kept {
-            true => format!("{HOST_OPTIONS} nosmt"),
-            false => HOST_OPTIONS.to_owned(),
-        };
-        assert_eq!(host.running(), expected);
+        assert!(
+            !line.contains("machinist.trial"),
+            "{is_first} {is_kept}: {line}"
+        );
+        assert_eq!(host.running(), expected, "{is_first} {is_kept}");
     }
 }
 
