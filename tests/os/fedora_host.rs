@@ -27,7 +27,7 @@ impl FedoraHost {
         }
     }
 
-    /// Why the arguments could not be changed, which the plan tells before the node is drained.
+    /// Why the arguments could not be changed, which the plan reports before the node is drained.
     fn refusal(&self, append: &str) -> String {
         let root = machinist_rootfs::Root::open(self.directory.path()).unwrap();
         let can = machinist_update::os::capabilities(&root);

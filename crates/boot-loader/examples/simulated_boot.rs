@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this fails.
+            // An error of this write cannot be reported.
             let _ = writeln!(io::stderr(), "simulated_boot: {error}");
             ExitCode::FAILURE
         }

@@ -116,11 +116,7 @@ impl<C: HostCommand> GrubProvider<C> {
 
     /// Writes a file that GRUB reads. It keeps its mode; a new one has this mode. A link stays, and its target is written.
     async fn write_for_grub(&self, file: &AbsPath, text: &str, mode: u32) -> Result<(), GrubError> {
-        let file = real_path(&self.root, file).unwrap_or_else(|| file.clone());
-        let mode = self
-            .root
-            .stat(&file)?
-            .map_or(mode, |stat| stat.mode & 0o777);
+        let (file, mode) = changed_files::target(&self.root, file, mode)?;
         let new = path(&format!("{file}{NEW_SUFFIX}"))?;
         self.root.replace(&new, text.as_bytes(), mode)?;
         self.replace_for_grub(&new, &file).await
@@ -160,7 +156,7 @@ impl<C: HostCommand> GrubProvider<C> {
         }
     }
 
-    /// The state after the file of an interrupted keep was taken back, and an entry whose kernel was removed was replaced.
+    /// The state after an interrupted keep was undone, and an entry whose kernel was removed was replaced.
     async fn settled(&self) -> Result<GrubState, GrubError> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
@@ -244,7 +240,8 @@ impl<C: HostCommand> GrubProvider<C> {
         self.replace(DEFAULT_FILE, &default_text(kept)?, 0o644)?;
         if let Err(error) = self.write_config(state, &wanted).await {
             // It may have failed after it had replaced grub.cfg.
-            if GrubState::read(&self.root)?.selected().kernel_arguments == wanted {
+            let now = GrubState::read(&self.root);
+            if now.is_ok_and(|now| now.selected().kernel_arguments == wanted) {
                 return Err(error);
             }
             match before {

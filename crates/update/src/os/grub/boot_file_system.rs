@@ -1,5 +1,5 @@
-//! Writes the journal of the file system with GRUB's files to their places: GRUB reads a file system as it is on the disk,
-//! without its journal, which `syncfs` alone leaves in use.
+//! Writes the journal of the file system with GRUB's files to their places: GRUB does not read the journal, which `syncfs`
+//! alone leaves in use.
 
 use super::obstacles::{mount_of, mounts};
 use crate::os::HostCommand;

@@ -6,6 +6,7 @@ use super::{
     obstacles::real_path,
     trial_entry::has_broken_block,
 };
+use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock};
 use machinist_rootfs::Root;
 
@@ -77,12 +78,16 @@ fn read_text(root: &Root, name: &str) -> Result<String, GrubError> {
     }
 }
 
-/// Replaces a file. It keeps its mode; a new one has this mode.
-pub(super) fn replace(root: &Root, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
-    // A link stays, and its target is replaced.
-    let at = path(at)?;
-    let at = real_path(root, &at).unwrap_or(at);
+/// The file to which the links lead, and its mode; a new one has this mode.
+pub(super) fn target(root: &Root, at: &AbsPath, mode: u32) -> Result<(AbsPath, u32), GrubError> {
+    let at = real_path(root, at).unwrap_or_else(|| at.clone());
     let mode = root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
+    Ok((at, mode))
+}
+
+/// Replaces a file. It keeps its mode; a new one has this mode. A link stays, and its target is replaced.
+pub(super) fn replace(root: &Root, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
+    let (at, mode) = target(root, &path(at)?, mode)?;
     if let Some(parent) = at.parent() {
         root.make_dirs(&parent, 0o755)?;
     }

@@ -1,7 +1,7 @@
 //! The menu entry of a kept deployment where GRUB reads files of the Boot Loader Specification (Fedora, RHEL).
 //!
 //! An entry of its own in `/boot/loader/entries` is selected by `saved_entry` in GRUB's environment block. The entries of
-//! the distribution stay as they are. A new kernel gets the arguments of `/etc/kernel/cmdline` or of the running kernel
+//! the distribution are not changed. A new kernel gets the arguments of `/etc/kernel/cmdline` or of the running kernel
 //! (kernel-install(8)), and its entry becomes the saved one.
 
 use super::{
@@ -87,11 +87,14 @@ impl KeptEntry {
     }
 }
 
-/// The options of an entry without those of machinist, as they are written: GRUB replaces variables such as `$kernelopts`
-/// in every boot.
+/// The options of an entry without those of machinist, with variables such as `$kernelopts`, which GRUB replaces in every
+/// boot.
 fn options_of_host(entry: &str, own: &KernelCommandLine) -> String {
     let options = value(entry, "options").unwrap_or_default();
-    if let Some(host) = options.strip_suffix(&own.to_string()) {
+    let host = options.strip_suffix(&own.to_string());
+    // Otherwise the suffix is only a part of the last word.
+    let is_complete = |host: &&str| host.is_empty() || host.ends_with(' ') || *host == options;
+    if let Some(host) = host.filter(is_complete) {
         return host.trim_end().to_owned();
     }
     let mut all = KernelCommandLine::parse(options);
