@@ -40,6 +40,8 @@ struct Shared {
     target: Mutex<String>,
     /// Attempts to drain that ended with pods left.
     blocked: AtomicUsize,
+    /// How often it has acted on everything it had received.
+    passes: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -73,8 +75,9 @@ impl<'a> Controller<'a> {
         scope.spawn(move || {
             for event in events.map_while(Result::ok) {
                 let node = &event["object"];
-                lock(&message.seen).node(NodeSight::of(node));
+                // Sent first: see `wait_idle`.
                 let _ = nodes.send(node.clone());
+                lock(&message.seen).node(NodeSight::of(node));
             }
         });
         let path = format!("/apis/{GROUP}/v1/machineconfignodes?watch=1");
@@ -131,6 +134,17 @@ impl<'a> Controller<'a> {
         });
     }
 
+    /// Waits until no action is in progress that is based on a version of the Node older than the
+    /// last one seen. `kubectl drain` cordons when it starts, so that a late attempt would cordon
+    /// a node that a person has just uncordoned.
+    pub fn wait_idle(&self) {
+        // One pass may be in progress; the next one starts with every version seen so far.
+        let passes = self.shared.passes.load(Relaxed) + 2;
+        wait::until("the controller to be idle", LONG, || {
+            self.shared.passes.load(Relaxed) >= passes
+        });
+    }
+
     /// Waits until a version of the Node after a mark of [`Seen::mark`] satisfies the condition.
     pub fn wait_node(
         &self,
@@ -184,6 +198,7 @@ impl Work<'_> {
                 self.answer(node);
             }
             self.give();
+            self.shared.passes.fetch_add(1, Relaxed);
         }
     }
 

@@ -207,6 +207,7 @@ pub fn operator_cordon(story: &Story<'_>, content: &mut Content) {
         story.controller.wait_node(done, from, |it| {
             it.is_on(&on) && it.desired_drain == it.last_applied_drain
         });
+        story.controller.wait_idle();
         print_requests(story, from);
         let seen = story.controller.seen();
         let lifted = seen.nodes_from(from).iter().find(|it| !it.cordoned);

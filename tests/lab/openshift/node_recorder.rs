@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use super::GROUP;
 
+/// How many versions a failure message shows.
+const LAST_VERSIONS: usize = 40;
+
 /// The fields of a Node that the controller uses.
 #[derive(Clone, Debug)]
 pub struct NodeSight {
@@ -173,7 +176,7 @@ impl Seen {
         &self.progress[mark..]
     }
 
-    /// The recorded versions as text, for failure messages.
+    /// The last recorded versions as text, for failure messages.
     pub fn describe(&self) -> String {
         let nodes = self.nodes.iter().map(|it| (it.at, it.as_text()));
         let progress = self.progress.iter().map(|it| (it.at, it.as_text()));
@@ -181,7 +184,7 @@ impl Seen {
         all.sort();
         let begun = all.first().map(|(at, _)| *at);
         let mut message = String::new();
-        for (at, output) in &all {
+        for (at, output) in &all[all.len().saturating_sub(LAST_VERSIONS)..] {
             let after = begun.map(|begun| at.duration_since(begun));
             writeln!(message, "{:>9.1?} {output}", after.unwrap_or_default()).unwrap();
         }
