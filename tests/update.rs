@@ -19,6 +19,7 @@ pub(crate) mod harness;
 mod no_reboot;
 mod nodes;
 mod obstacles;
+mod os_image_paths;
 mod os_images;
 mod os_packages;
 mod os_trials;

@@ -19,7 +19,7 @@ use machinist_update::os::{
 use super::{
     grub_machine::{Below, Failing, failing_root, root_until},
     ostree_files::{Entry, Files, LOCKED, Layout},
-    ostree_registry::{OstreeRegistry, commit_of},
+    ostree_registry::OstreeRegistry,
     rpm_ostree_daemon::RpmOstreeDaemon,
 };
 
@@ -261,16 +261,20 @@ impl OstreeProgram {
             "-c",
             script,
             _,
-            image,
+            transport,
+            name,
         ] = arguments
         else {
             panic!("{arguments:?}");
         };
-        let switch = "/usr/bin/bootc switch --quiet --transport registry \"$1\"; code=$?; ";
+        let switch = "/usr/bin/bootc switch --quiet --transport \"$1\" \"$2\"; code=$?; ";
         let lock = "|| /usr/bin/ostree admin lock-finalization || code=1; exit $code";
         let is_locked_always = script.contains(switch) && script.ends_with(lock);
         assert!(is_locked_always, "{script}");
-        let reference = format!("ostree-unverified-registry:{image}");
+        let reference = match *transport {
+            "registry" => format!("ostree-unverified-registry:{name}"),
+            transport => format!("ostree-unverified-image:{transport}:{name}"),
+        };
         let pull = ["pull", "--quiet", "/ostree/repo", &reference];
         self.registry.run(&self.files.directory, &pull)?;
         let booted = self.files.booted();
@@ -278,9 +282,8 @@ impl OstreeProgram {
         let (_, options) = menu.find(|(name, _)| *name == booted).unwrap();
         let mut words: Vec<String> = options.split(' ').map(str::to_owned).collect();
         words.extend(self.registry.arguments());
-        let name = self
-            .files
-            .new_deployment(&commit_of(&ImageRef::parse(image).unwrap()));
+        let commit = self.registry.pulled(&self.files.directory, &reference);
+        let name = self.files.new_deployment(&commit);
         let origin = format!("[origin]\ncontainer-image-reference={reference}\n");
         let file = format!("ostree/deploy/debian/deploy/{name}.origin");
         self.files.write(&file, origin);

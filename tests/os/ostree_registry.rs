@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use machinist_plan::ImageRef;
+use machinist_plan::{ImageRef, ImageTransport};
 use zgvariant::{NATIVE_ENDIAN, Variant, serialized::Context, to_bytes};
 
 /// Where an administrator's own image would be, too.
@@ -98,14 +98,11 @@ impl OstreeRegistry {
     pub(crate) fn run(&self, machine: &Path, arguments: &[&str]) -> Result<(), String> {
         match arguments {
             ["pull", "--quiet", "/ostree/repo", reference] => {
-                let name = reference.strip_prefix("ostree-unverified-registry:");
-                self.pull(machine, &ImageRef::parse(name.unwrap()).unwrap())
+                self.pull(machine, &stored_by(reference))
             }
-            ["remove", "--repo", "/ostree/repo", reference] => {
-                let name = reference.strip_prefix("docker://").unwrap();
-                let image = ImageRef::parse(name).unwrap();
+            ["remove", "--repo", "/ostree/repo", stored] => {
                 // Its objects stay until the next cleanup.
-                let removed = fs::remove_file(files(machine, &image).0);
+                let removed = fs::remove_file(reference_file(machine, stored));
                 removed.map_err(|error| error.to_string())
             }
             ["prune-layers", "--repo", "/ostree/repo"] => Ok(()),
@@ -113,10 +110,18 @@ impl OstreeRegistry {
         }
     }
 
-    fn pull(&self, machine: &Path, image: &ImageRef) -> Result<(), String> {
+    /// The commit of an image that was pulled by this reference.
+    pub(crate) fn pulled(&self, machine: &Path, reference: &str) -> String {
+        let commit = fs::read_to_string(reference_file(machine, &stored_by(reference)));
+        commit.unwrap().trim().to_owned()
+    }
+
+    /// A path has the image that was published there last.
+    fn pull(&self, machine: &Path, stored: &str) -> Result<(), String> {
         let images = self.images.lock().unwrap();
-        let found = images.iter().find(|(known, _)| known == image);
-        let (_, version) = found.ok_or("reading manifest: manifest unknown")?;
+        let mut known = images.iter().rev();
+        let found = known.find(|(image, _)| stored_name(image) == stored);
+        let (image, version) = found.ok_or("reading manifest: manifest unknown")?;
         let config = format!(
             r#"{{"architecture":"amd64","config":{{"Labels":{{"org.opencontainers.image.version":"{version}"}}}}}}"#
         );
@@ -151,21 +156,46 @@ pub(crate) fn commit_of(image: &ImageRef) -> String {
     digest.strip_prefix("sha256:").unwrap().to_owned()
 }
 
-/// The reference and the commit of an image.
-fn files(machine: &Path, image: &ImageRef) -> (PathBuf, PathBuf) {
-    let commit = commit_of(image);
-    let name = image.to_string();
-    let name = name
+/// The name under which an image is stored that is pulled by this reference.
+fn stored_by(reference: &str) -> String {
+    match reference.strip_prefix("ostree-unverified-registry:") {
+        Some(name) => format!("docker://{name}"),
+        None => {
+            let name = reference.strip_prefix("ostree-unverified-image:");
+            name.unwrap().to_owned()
+        }
+    }
+}
+
+/// The image as the extension names it.
+fn stored_name(image: &ImageRef) -> String {
+    match image.transport() {
+        ImageTransport::Registry => format!("docker://{image}"),
+        local => format!("{}:{}", local.name(), image.name()),
+    }
+}
+
+/// The reference of an image that the extension names so.
+fn reference_file(machine: &Path, stored: &str) -> PathBuf {
+    let name = stored
+        .replace("://", "_3A__2F__2F_")
+        .replace(":/", "_3A__2F_")
         .replace('.', "_2E_")
         .replace(':', "_3A_")
         .replace('@', "_40_");
-    let reference = format!("{REFERENCES}/docker_3A__2F__2F_{name}");
+    machine.join(format!("{REFERENCES}/{name}"))
+}
+
+/// The reference and the commit of an image.
+fn files(machine: &Path, image: &ImageRef) -> (PathBuf, PathBuf) {
+    let commit = commit_of(image);
     let object = format!(
         "ostree/repo/objects/{}/{}.commit",
         &commit[..2],
         &commit[2..]
     );
-    (machine.join(reference), machine.join(object))
+    let reference = reference_file(machine, &stored_name(image));
+    (reference, machine.join(object))
 }
 
 /// Whether anything of an image is in the repository of this machine.

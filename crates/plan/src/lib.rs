@@ -91,8 +91,8 @@ pub use model::{
 pub use object::{NewObject, NodeKind, ObjectKind};
 pub use operation::{MAX_TOTAL_FILE_BYTES, Operation, OperationKind};
 pub use os::{
-    BaseConfig, HostKind, ImageRef, ImageRefError, KernelType, OsCapabilities, OsFacts, OsPackages,
-    OsUpdate, ProviderObstacle, extension_names, extension_packages, is_lower,
+    BaseConfig, HostKind, ImageRef, ImageRefError, ImageTransport, KernelType, OsCapabilities,
+    OsFacts, OsPackages, OsUpdate, ProviderObstacle, extension_names, extension_packages, is_lower,
     optional_extension_packages,
 };
 pub use policy::{Policies, cluster_policies, same_images};

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 pub(super) use self::warnings::warnings;
 pub use self::{
     host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle},
-    image_ref::{ImageRef, ImageRefError},
+    image_ref::{ImageRef, ImageRefError, ImageTransport},
     packages::{
         KernelType, OsPackages, extension_names, extension_packages, optional_extension_packages,
     },

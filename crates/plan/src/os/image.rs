@@ -1,6 +1,6 @@
 //! Compares images, and refuses those that are named by a tag.
 
-use super::{ImageRef, OsPart, origin};
+use super::{ImageRef, ImageTransport, OsPart, origin};
 use machinist_base::reason::Reason;
 use machinist_ignition::{MachineConfig, Refusal};
 
@@ -19,16 +19,51 @@ pub(super) fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
         .filter(|(_, before, after)| before != after);
     let refuse = |(part, _, image): (OsPart, _, &Option<String>)| {
         let image = image.as_deref()?;
-        let error = ImageRef::parse(image).err()?;
-        let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
-        let refusal = refusal.expected("registry/name@sha256:…");
+        let refusal = refusal(part, image)?;
         Some(refusal.at(&origin(to, part.origin_kind(), image)))
     };
     changed.filter_map(refuse).collect()
+}
+
+fn refusal(part: OsPart, image: &str) -> Option<Refusal> {
+    let of_registry = "registry/name@sha256:…";
+    match (part, ImageRef::parse(image)) {
+        (OsPart::ExtensionsImage, Ok(image)) if image.transport() != ImageTransport::Registry => {
+            let text = format!("extensions cannot be installed from {image}");
+            Some(Refusal::new(Reason::ImageNotByDigest, text).expected(of_registry))
+        }
+        (_, Ok(_)) => None,
+        (part, Err(error)) => {
+            let expected = match part {
+                OsPart::ExtensionsImage => of_registry.to_owned(),
+                _ => {
+                    format!("{of_registry}, oci:/directory@sha256:… or oci-archive:/file@sha256:…")
+                }
+            };
+            let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
+            Some(refusal.expected(&expected))
+        }
+    }
 }
 
 /// Whether two references select the same content. A mirror may have another name.
 pub(super) fn is_same(one: &str, other: &str) -> bool {
     let digest = |image: &str| ImageRef::parse(image).ok().map(|image| image.digest());
     one == other || digest(one).is_some_and(|one| digest(other) == Some(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_os_image_may_be_a_path() {
+        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let path = format!("oci:/srv/os@{digest}");
+        assert_eq!(refusal(OsPart::Image, &path), None);
+        let text = refusal(OsPart::ExtensionsImage, &path).unwrap().to_string();
+        assert!(text.contains(&path), "{text}");
+        let text = refusal(OsPart::Image, "oci:/srv/os").unwrap().to_string();
+        assert!(text.contains("oci:/directory@sha256:"), "{text}");
+    }
 }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use super::{OstreeProvider, RpmOstree, error::OstreeError, images, staged::Staged};
 use crate::os::HostCommand;
-use machinist_plan::ImageRef;
+use machinist_plan::{ImageRef, ImageTransport};
 
 /// Holds a lock against shutdowns while another program runs.
 const SYSTEMD_INHIBIT: &str = "/usr/bin/systemd-inhibit";
 
-/// Stages the image `$1` and locks the deployment, also when bootc has failed after staging it or when the unit is
+/// Stages the image `$2` of the transport `$1` and locks the deployment, also when bootc has failed after staging it or when the unit is
 /// stopped. `bootc switch` cannot lock it.
-const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --transport registry \"$1\"; code=$?; \
+const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --transport \"$1\" \"$2\"; code=$?; \
                                test ! -e /run/ostree/staged-deployment || \
                                /usr/bin/ostree admin lock-finalization || code=1; exit $code";
 
@@ -39,8 +39,13 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         stateroot: &str,
         limit: Duration,
     ) -> Result<SwitchedDeployment, OstreeError> {
-        let name = image.to_string();
-        self.write_run_file(SWITCHING, &name)?;
+        let reference = image.to_string();
+        self.write_run_file(SWITCHING, &reference)?;
+        // The digest of a path is checked afterwards.
+        let name = match image.transport() {
+            ImageTransport::Registry => &reference,
+            _ => image.name(),
+        };
         let arguments = [
             "--what=shutdown",
             "--mode=block",
@@ -50,7 +55,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             "-c",
             SWITCH_AND_LOCK,
             "sh",
-            &name,
+            image.transport().name(),
+            name,
         ];
         let switched = self.run_in_background(SYSTEMD_INHIBIT, &arguments, limit);
         switched.await.map_err(OstreeError::Switch)?;

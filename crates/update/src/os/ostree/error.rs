@@ -78,6 +78,8 @@ pub(super) enum OstreeError {
     },
     #[error("the image {0} is not in the repository of libostree")]
     NotFetched(ImageRef),
+    #[error("there is an image with the digest {0} instead")]
+    OtherDigest(String),
     #[error("{0:?} is not a commit of libostree")]
     Commit(String),
     #[error("the commit {0} is unreadable: {1}")]

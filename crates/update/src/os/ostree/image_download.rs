@@ -49,11 +49,13 @@ enum DownloadFailure {
 /// Errors of a full disk: of the kernel, and of libostree.
 const NO_SPACE: [&str; 2] = ["No space left on device", "min-free-space"];
 
-/// Errors that the same image causes again: of the registry (OCI distribution specification, "Error codes"), and of
-/// containers-policy.json(5).
-const FINAL_ERRORS: [&str; 7] = [
+/// Errors that the same image causes again: of the registry (OCI distribution specification, "Error codes"), of a
+/// directory with several images or without the tag, and of containers-policy.json(5).
+const FINAL_ERRORS: [&str; 9] = [
     "manifest unknown",
     "name unknown",
+    "more than one image in oci",
+    "no descriptor found for reference",
     "rejected by policy",
     "signature was required",
     "None of the signatures were accepted",
@@ -100,8 +102,24 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if let Err(error) = self.run_ostree_in_background(&pull, limit).await {
             return Err(self.download_error(image, error, limit).await);
         }
-        let fetched = images::fetched(&self.root, image).map_err(at)?;
-        fetched.ok_or_else(|| at(OstreeError::NotFetched(image.clone())))
+        match images::fetched(&self.root, image).map_err(at)? {
+            Some(fetched) => Ok(fetched),
+            None => Err(self.other_content(image).await),
+        }
+    }
+
+    /// Removes what was fetched instead of the image, and returns the error.
+    async fn other_content(&self, image: &ImageRef) -> OsError {
+        let found = images::stored_digest(&self.root, image);
+        self.try_remove_images(None).await;
+        match found {
+            Some(found) => OsError::Unreachable {
+                image: image.clone(),
+                retryable: false,
+                source: Box::new(OstreeError::OtherDigest(found)),
+            },
+            None => OstreeError::NotFetched(image.clone()).at(ProviderStep::Fetch),
+        }
     }
 
     /// Runs a program that takes long. Its error has the end of what it has printed as errors.
@@ -213,12 +231,15 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let state = OstreeState::read(&self.root)?;
         let mut used = Vec::new();
         for image in &recorded {
-            let commit = images::commit_of_image(&self.root, image)?;
+            let commit = images::stored_commit(&self.root, image)?;
             match commit {
                 Some(commit) if state.has_commit(&commit) || state.has_image(image) => {
                     used.push(image.clone());
                 }
                 _ if needed == Some(image) => used.push(image.clone()),
+                // The same path has another image by now.
+                _ if needed
+                    .is_some_and(|needed| images::stored(needed) == images::stored(image)) => {}
                 Some(_) => {
                     let image = images::stored(image);
                     self.container("remove", &["--repo", REPOSITORY, &image])

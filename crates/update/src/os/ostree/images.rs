@@ -11,7 +11,7 @@ use super::{
 };
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
-use machinist_plan::{ImageRef, OsFacts};
+use machinist_plan::{ImageRef, ImageTransport, OsFacts};
 use machinist_rootfs::{Root, RootError};
 
 /// Where the extension keeps the references of images.
@@ -91,7 +91,7 @@ pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String 
     format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
 }
 
-/// The name of a registry's image in the origin of a deployment, with its tag and without its digest.
+/// The name of the image in the origin of a deployment, with its tag and without its digest.
 fn image_name(origin: &str) -> Option<&str> {
     let mut lines = origin.lines().filter_map(|line| line.split_once('='));
     let (_, value) = lines.find(|(key, _)| key.trim() == "container-image-reference")?;
@@ -100,7 +100,12 @@ fn image_name(origin: &str) -> Option<&str> {
         Some(rest) => rest.split_once(':')?.1,
         None => ["docker://", "registry:"]
             .iter()
-            .find_map(|transport| Some(value.split_once(transport)?.1))?,
+            .find_map(|transport| Some(value.split_once(transport)?.1))
+            .or_else(|| {
+                let local = [":oci:/", ":oci-archive:/"];
+                let at = local.iter().find_map(|transport| value.find(transport))?;
+                Some(&value[at + 1..])
+            })?,
     };
     Some(name.split_once('@').map_or(name, |(name, _)| name))
 }
@@ -113,12 +118,18 @@ pub(super) fn origin(image: &ImageRef) -> String {
 /// The image as `ostree container image pull` names it. The program that downloads it enforces
 /// containers-policy.json(5).
 pub(super) fn pulled(image: &ImageRef) -> String {
-    format!("ostree-unverified-registry:{image}")
+    match image.transport() {
+        ImageTransport::Registry => format!("ostree-unverified-registry:{image}"),
+        _ => format!("ostree-unverified-image:{}", stored(image)),
+    }
 }
 
-/// The image as `ostree container image remove` names it.
+/// The image as `ostree container image remove` names it. A path has no digest there.
 pub(super) fn stored(image: &ImageRef) -> String {
-    format!("docker://{image}")
+    match image.transport() {
+        ImageTransport::Registry => format!("docker://{image}"),
+        local => format!("{}:{}", local.name(), image.name()),
+    }
 }
 
 /// The name of an image as part of a reference: letters, digits and `-` stay, as does a `/` after one of the first two;
@@ -142,8 +153,9 @@ fn escaped(image: &str) -> String {
     text
 }
 
-/// The commit of an image; `None` if the image is not complete in the repository.
-pub(super) fn commit_of_image(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
+/// The commit of what was last fetched as [`stored`] names it; `None` if no image is complete there. If that is a path,
+/// the commit may have another digest.
+pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
     let path = format!("{IMAGE_REFERENCES}/{}", escaped(&stored(image)));
     let Ok(path) = AbsPath::new(&path) else {
         return Ok(None);
@@ -157,15 +169,31 @@ pub(super) fn commit_of_image(root: &Root, image: &ImageRef) -> Result<Option<St
 
 /// An image that is complete in the repository.
 pub(super) fn fetched(root: &Root, image: &ImageRef) -> Result<Option<FetchedImage>, OstreeError> {
-    let Some(commit) = commit_of_image(root, image)? else {
+    let fetched = fetched_commit(root, image)?;
+    Ok(fetched.map(|(_, CommitImage { version, .. })| FetchedImage { version }))
+}
+
+/// The commit of an image that is complete in the repository.
+pub(super) fn fetched_commit(
+    root: &Root,
+    image: &ImageRef,
+) -> Result<Option<(String, CommitImage)>, OstreeError> {
+    let Some(commit) = stored_commit(root, image)? else {
         return Ok(None);
     };
-    match CommitImage::read(root, &commit) {
-        Ok(CommitImage { version, .. }) => Ok(Some(FetchedImage { version })),
+    let stored = match CommitImage::read(root, &commit) {
         // The reference outlived its commit.
-        Err(OstreeError::Root(error)) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
+        Err(OstreeError::Root(error)) if error.is_not_found() => return Ok(None),
+        stored => stored?,
+    };
+    let is_wanted = stored.digest.as_deref() == Some(&*image.digest().to_string());
+    Ok(is_wanted.then_some((commit, stored)))
+}
+
+/// The digest of what was last fetched from the place of an image.
+pub(super) fn stored_digest(root: &Root, image: &ImageRef) -> Option<String> {
+    let commit = stored_commit(root, image).ok()??;
+    CommitImage::read(root, &commit).ok()?.digest
 }
 
 /// The image of the booted deployment, and the version of the desired one.
@@ -213,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_names_the_image_of_a_registry() {
+    fn the_origin_names_the_image() {
         let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         for (reference, name) in [
             (
@@ -232,7 +260,15 @@ mod tests {
                 "ostree-remote-registry:fedora:quay.io/os".to_owned(),
                 Some("quay.io/os"),
             ),
-            ("ostree-unverified-image:oci:/srv/os".to_owned(), None),
+            (
+                "ostree-unverified-image:oci:/srv/os".to_owned(),
+                Some("oci:/srv/os"),
+            ),
+            (
+                "ostree-remote-image:fedora:oci-archive:/srv/os.tar:9".to_owned(),
+                Some("oci-archive:/srv/os.tar:9"),
+            ),
+            ("ostree-unverified-image:dir:/srv/os".to_owned(), None),
         ] {
             let text = format!("[origin]\ncontainer-image-reference={reference}\n");
             assert_eq!(image_name(&text), name, "{reference}");

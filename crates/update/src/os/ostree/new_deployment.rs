@@ -138,7 +138,7 @@ impl NewDeployment {
             return Err(OstreeError::LocalPackages(booted.id));
         }
         let commit = match image {
-            Some(image) => images::commit_of_image(root, image)?,
+            Some(image) => images::fetched_commit(root, image)?.map(|(commit, _)| commit),
             None => Some(images::commit_of(&booted.id).to_owned()),
         };
         let custom = custom_config(&state.files.custom, true);
