@@ -203,3 +203,32 @@ async fn a_file_behind_a_link_is_repaired_after_each_change() {
     }
     driver.stop().await;
 }
+
+/// An administrator has removed it from the boot loader's configuration, for example.
+#[tokio::test]
+async fn a_missing_kernel_argument_is_reported_and_causes_no_reboot() {
+    let (sandbox, script) = (machine(), Script::new());
+    sandbox.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz nosmt a=1 b=\"x y\"\n");
+    let mut wanted = config("one").file("/etc/cron.d/one", "one\n", 0o644);
+    wanted.0.kernel_arguments = ["nosmt", "\"b=x y\"", "a=1"].map(str::to_owned).into();
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    let report = driver.until_on(&wanted).await;
+    assert_eq!(report.drift, []);
+    driver.stop().await;
+    sandbox.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz b=1 a=1\n");
+    sandbox.write("/etc/cron.d/one", "changed\n");
+    let mut driver = Driver::conducted(&sandbox, &script, wanted.desired(), repairing());
+    let report = driver
+        .until("only the arguments differ", |report| {
+            report.phase == Phase::Idle && report.drift.len() == 1 && report.updates.len() > 1
+        })
+        .await;
+    let [drift] = &report.drift[..] else {
+        panic!("{:?}", report.drift);
+    };
+    assert_eq!(drift.kind, DriftKind::KernelArgument);
+    assert_eq!(drift.to_string(), "/proc/cmdline lacks nosmt \"b=x y\"");
+    assert_eq!(report.suspended_repairs, [].into());
+    assert_eq!(crate::update::reboots::reboots(&script), 0);
+    driver.stop().await;
+}

@@ -308,7 +308,9 @@ fn inputs(
     let mut repaired = update.drift.iter();
     // A user who changes a path faster than it is repaired must not keep the machine from being ready.
     let repairs = |drift: &DriftEntry| {
-        !drift.by_user && settings.drift.policy(&drift.path) == DriftPolicy::Repair
+        !drift.by_user
+            && drift.is_repairable()
+            && settings.drift.policy(&drift.path) == DriftPolicy::Repair
     };
     let unverified = update.unverified && !update.repairs_users_path;
     GateInputs {

@@ -15,7 +15,10 @@ use super::{
     object_compare::differences,
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::{EntryKind, MachineConfig};
+use machinist_ignition::{EntryKind, KernelCommandLine, MachineConfig};
+
+/// The arguments of the running kernel.
+const COMMAND_LINE: &str = "/proc/cmdline";
 
 /// One entry that differs from the config.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -24,7 +27,8 @@ pub struct DriftEntry {
     pub path: AbsPath,
     /// The difference; if there are several, the first of content, mode and owner.
     pub kind: DriftKind,
-    /// The users or groups whose entries differ in an account database; none for everything else.
+    /// The users or groups whose entries differ in an account database, or the missing kernel arguments; none for
+    /// everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry: Option<String>,
     /// The expected and the found kind of object, where these differ.
@@ -67,6 +71,8 @@ pub enum DriftKind {
     Unreachable,
     /// A user could redirect the path, so nothing is read there.
     Unsafe,
+    /// The running kernel does not have an argument. Only a boot changes that.
+    KernelArgument,
 }
 
 impl DriftKind {
@@ -81,7 +87,15 @@ impl DriftKind {
             Self::Unit => "unit",
             Self::Unreachable => "unreachable",
             Self::Unsafe => "unsafe",
+            Self::KernelArgument => "kernelArgument",
         }
+    }
+}
+
+impl DriftEntry {
+    /// Whether it can be repaired while the machine runs.
+    pub const fn is_repairable(&self) -> bool {
+        !matches!(self.kind, DriftKind::Unsafe | DriftKind::KernelArgument)
     }
 }
 
@@ -101,6 +115,7 @@ impl fmt::Display for DriftEntry {
             );
         }
         match (kind, entry) {
+            (DriftKind::KernelArgument, Some(missing)) => write!(f, "{path} lacks {missing}"),
             (DriftKind::Missing, Some(entry)) => write!(f, "{path} has no entry for {entry}"),
             (_, Some(entry)) => write!(f, "{path} has a different entry for {entry}"),
             (kind, None) => match kind {
@@ -170,6 +185,7 @@ pub fn verify(config: &MachineConfig, observed: &MachineFacts, owners: bool) -> 
     }));
     let administered = observed.accounts.administered_groups();
     drifts.extend(of_accounts(&layout.accounts.edits, &administered));
+    drifts.extend(of_kernel_arguments(config, &observed.kernel_arguments));
     drifts.sort();
     Verified {
         drift: drifts,
@@ -208,6 +224,24 @@ fn of_accounts(edits: &[Edit], administered: &BTreeSet<String>) -> Vec<DriftEntr
         }
     }
     drifts.into_values().collect()
+}
+
+/// The arguments that the running kernel does not have. A root without a running kernel is not compared.
+fn of_kernel_arguments(config: &MachineConfig, running: &KernelCommandLine) -> Option<DriftEntry> {
+    let wanted = KernelCommandLine::of(&config.kernel_arguments);
+    let missing = wanted.missing_from(running);
+    if missing.is_empty() || running.iter().next().is_none() {
+        return None;
+    }
+    let missing: KernelCommandLine = missing.into_iter().cloned().collect();
+    Some(DriftEntry {
+        path: AbsPath::new(COMMAND_LINE).ok()?,
+        kind: DriftKind::KernelArgument,
+        entry: Some(missing.to_string()),
+        kinds: None,
+        by_user: false,
+        leased: false,
+    })
 }
 
 fn kind(entry: EntryKind, field: &str) -> DriftKind {

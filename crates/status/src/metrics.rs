@@ -229,7 +229,7 @@ fn blockers(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {
     )
 }
 
-const DRIFT_KINDS: [DriftKind; 8] = [
+const DRIFT_KINDS: [DriftKind; 9] = [
     DriftKind::Content,
     DriftKind::Mode,
     DriftKind::Owner,
@@ -238,6 +238,7 @@ const DRIFT_KINDS: [DriftKind; 8] = [
     DriftKind::Unit,
     DriftKind::Unreachable,
     DriftKind::Unsafe,
+    DriftKind::KernelArgument,
 ];
 
 fn gates(page: &mut MetricsEncoder<'_>, status: &Status) -> fmt::Result {

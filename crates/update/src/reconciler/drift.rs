@@ -15,7 +15,7 @@ use super::{
 use machinist_base::{
     abs_path::AbsPath, digest::Digest, error_chain::chain, rate_limit::LogRates, reason::Reason,
 };
-use machinist_plan::{DriftEntry, DriftKind};
+use machinist_plan::DriftEntry;
 use machinist_rootfs::Root;
 
 /// The known drift, and the watch that finds more of it.
@@ -150,11 +150,8 @@ impl DriftState {
         is_last: impl Fn(&AbsPath) -> bool,
     ) -> Option<AbsPath> {
         let now = Instant::now();
-        // A path that a user could redirect is not written; its drift stays reported.
-        let safe = self
-            .found
-            .iter()
-            .filter(|(_, drift)| drift.kind != DriftKind::Unsafe);
+        // A path that a user could redirect is not written, and a repair never reboots; such drift stays reported.
+        let safe = self.found.iter().filter(|(_, drift)| drift.is_repairable());
         let mut drifted: Vec<AbsPath> = safe.map(|(path, _)| path.clone()).collect();
         drifted.sort_by_key(is_last);
         for path in drifted {
@@ -182,6 +179,7 @@ impl DriftState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use machinist_plan::DriftKind;
 
     fn drift(path: &AbsPath) -> DriftEntry {
         DriftEntry {

@@ -111,11 +111,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Whether a difference is no evidence against this update: below a mount that does not respond, caused by a user at
-    /// an object of that user, or at an entry that the update skips.
+    /// an object of that user, at an entry that the update skips, or in the kernel arguments, which are judged with the
+    /// deployment.
     fn is_tolerated(&self, entry: &DriftEntry) -> bool {
         let mut open = self.journal.transactions.iter();
         entry.by_user
-            || entry.kind == DriftKind::Unreachable
+            || matches!(
+                entry.kind,
+                DriftKind::Unreachable | DriftKind::KernelArgument
+            )
             || open.any(|tx| tx.skipped.contains(&entry.path))
     }
 
