@@ -94,3 +94,33 @@ async fn packages_that_cannot_be_downloaded_change_nothing() {
     assert!(!host.sandbox.path("/etc/example.conf").exists());
     assert_eq!(packages(&host), BTreeSet::new());
 }
+
+/// What machine-config-daemon has added leaves with the config that no longer has it, also if the first update changes
+/// nothing of the operating system.
+#[tokio::test(start_paused = true)]
+async fn packages_and_arguments_of_another_daemon_are_removed_by_a_later_config() {
+    let mut host = host();
+    let mut theirs = with_extensions("theirs", &["usbguard", "kerberos"]);
+    theirs.0.kernel_arguments = vec!["nosmt".to_owned(), "a=1".to_owned()];
+    host.apply(&theirs).await;
+    std::fs::remove_dir_all(host.sandbox.path("/var/lib/machinist")).unwrap();
+    let declared = serde_json::json!({"metadata": {"name": "theirs"}, "spec": {
+        "kernelArguments": ["nosmt", "a=1"], "extensions": ["usbguard", "kerberos"],
+        "baseOSExtensionsContainerImage": image("extensions").to_string()}});
+    let file = "/etc/machine-config-daemon/currentconfig";
+    host.sandbox.write(file, &declared.to_string());
+    let mut first = theirs.clone().file("/etc/example.conf", "one", 0o644);
+    first.0.name = "one".to_owned();
+    host.until_reboot(&first).await;
+    assert_eq!(host.sandbox.journal().os_trial, None);
+    host.reboot();
+    host.until_on(&first).await;
+    let mut second = with_extensions("two", &["usbguard"]);
+    second.0.kernel_arguments = vec!["a=1".to_owned()];
+    host.apply(&second).await;
+    assert_eq!(packages(&host), BTreeSet::from(["usbguard".to_owned()]));
+    assert_eq!(host.ostree.running(), format!("{BEFORE} a=1"));
+    host.apply(&with_extensions("three", &[])).await;
+    assert_eq!(packages(&host), BTreeSet::new());
+    assert_eq!(host.ostree.running(), BEFORE);
+}

@@ -289,8 +289,7 @@ fn kernel_type_change(
     if before == after || runs == Some(after) {
         return None;
     }
-    let is_adopted = matches!(observed.base, BaseConfig::Declared(_));
-    let of_host = os.extensions.is_some() && !is_adopted && !os.has_own_kernel_type;
+    let of_host = os.extensions.is_some() && !os.has_own_kernel_type;
     Some(match after {
         KernelType::Default if of_host => OsChange {
             of_host,
@@ -319,12 +318,9 @@ fn packages(config: &MachineConfig) -> OsPackages {
     }
 }
 
-/// The packages that the config of another daemon has, and what those of its kernel replace, each of these after `-`.
-fn adopted_packages(observed: &MachineFacts) -> BTreeSet<String> {
-    let BaseConfig::Declared(declared) = &observed.base else {
-        return BTreeSet::new();
-    };
-    let packages = packages(&declared.config);
+/// The packages that a config adds to the image, and those that its kernel replaces, each of these after `-`.
+pub fn package_names(config: &MachineConfig) -> BTreeSet<String> {
+    let packages = packages(config);
     let removed = packages.replaced().iter().map(|name| format!("-{name}"));
     packages.names().into_iter().chain(removed).collect()
 }
@@ -356,7 +352,7 @@ pub(super) fn update(
         remove_arguments,
         append_arguments,
         packages: capabilities.extensions.then(|| OsPackages {
-            adopted: adopted_packages(observed),
+            adopted: observed.os.adopted_packages.clone(),
             ..packages(to)
         }),
     })
@@ -364,7 +360,6 @@ pub(super) fn update(
 
 fn extensions(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts) -> Vec<OsChange> {
     let os = &observed.os;
-    let is_adopted = matches!(observed.base, BaseConfig::Declared(_));
     let after: BTreeSet<&String> = to.extensions.iter().collect();
     let mut before: BTreeSet<&String> = from.extensions.iter().collect();
     // If a provider reports what is installed, that is authoritative.
@@ -380,7 +375,7 @@ fn extensions(from: &MachineConfig, to: &MachineConfig, observed: &MachineFacts)
     let added = added.into_iter();
     let added = added.map(|name| change(name, ChangeKind::Create));
     let removed = before.difference(&after).map(|name| OsChange {
-        of_host: os.extensions.is_some() && !is_adopted && !os.own_extensions.contains(*name),
+        of_host: os.extensions.is_some() && !os.own_extensions.contains(*name),
         ..change(name, ChangeKind::Remove)
     });
     added.chain(removed).collect()

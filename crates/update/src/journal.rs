@@ -111,6 +111,10 @@ pub struct Journal {
     /// Kernel arguments that machinist has appended to those of the host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kernel_arguments: String,
+    /// OS packages that another daemon has added, whose work machinist continues; those that its kernel replaces follow a
+    /// `-`.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub adopted_packages: BTreeSet<String>,
     /// The deployment of the operating system that the unverified transactions have staged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os_trial: Option<OsTrial>,

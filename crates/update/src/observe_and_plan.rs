@@ -1,6 +1,7 @@
 //! Observes the machine and plans; the update, `plan`, and `verify` all use this module.
 
 mod base_config;
+mod own_os_changes;
 
 use std::{
     borrow::Cow,
@@ -10,9 +11,11 @@ use std::{
 
 use jiff::Timestamp;
 
+pub(crate) use self::own_os_changes::AdoptedOsChanges;
+use self::own_os_changes::{adopted_packages, own_arguments};
 use super::{
     cache::ObservationCache,
-    journal::{ConfigName, Journal, OsTrial, OsTrialState, UpdateRecord},
+    journal::{ConfigName, Journal, UpdateRecord},
     observe::{self, CallerFacts, ObserveError},
     os,
     service_port::{ServiceError, Services},
@@ -20,10 +23,8 @@ use super::{
     transaction,
 };
 use machinist_base::{abs_path::AbsPath, reason::Reason};
-use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal};
-use machinist_plan::{
-    BaseConfig, Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified,
-};
+use machinist_ignition::{MachineConfig, Refusal};
+use machinist_plan::{Capabilities, DriftEntry, OsFacts, Plan, Policies, UnitFacts, Verified};
 use machinist_rootfs::Root;
 
 /// Reasons why the machine could not be observed.
@@ -75,6 +76,8 @@ pub struct PlanResult {
     pub users: BTreeSet<AbsPath>,
     /// The groups whose members a user may change.
     pub administered_groups: BTreeSet<String>,
+    /// What another daemon has added to the operating system, whose config is the base of the plan.
+    pub(crate) adopted_os: Option<AdoptedOsChanges>,
 }
 
 /// Returns the config that the disk is on: that of the newest open transaction, else the verified one.
@@ -196,6 +199,9 @@ fn caller_facts<'a>(
 ) -> CallerFacts<'a> {
     let labels = transaction::labels(journal);
     let (base, base_unreadable) = base_config::of(root, journal, to);
+    let adopted_os = AdoptedOsChanges::of(&base);
+    let adopted_packages = adopted_packages(journal, adopted_os.as_ref());
+    let desired_image = to.os_image_url.as_deref();
     CallerFacts {
         live_units: how.units,
         originals: transaction::originals(journal),
@@ -218,8 +224,8 @@ fn caller_facts<'a>(
         key_files: transaction::owned_files(journal, machinist_plan::is_keys_file),
         entries: transaction::kept_entries(journal),
         os: OsFacts {
-            own_arguments: own_arguments(journal, &base),
-            ..os::facts(root, how.capabilities.os, to.os_image_url.as_deref())
+            own_arguments: own_arguments(journal, adopted_os.as_ref()),
+            ..os::facts(root, how.capabilities.os, desired_image, adopted_packages)
         },
         base,
         base_unreadable,
@@ -245,6 +251,7 @@ fn plan_from(
         ..
     } = how;
     let known = caller_facts(root, journal, to, &how);
+    let adopted_os = AdoptedOsChanges::of(&known.base);
     let observed = observe::observe(root, &from, to, policies, known);
     let mut observed = observed.map_err(LookError::Observe)?;
     if writes == PlanPurpose::Nothing {
@@ -268,6 +275,7 @@ fn plan_from(
         users: observed.user_targets(),
         administered_groups: observed.accounts.administered_groups(),
         moved: observed.moved(),
+        adopted_os,
     })
 }
 
@@ -290,19 +298,6 @@ fn is_return(journal: &Journal, to: &MachineConfig) -> bool {
         let digest = machinist_ignition::digest(to);
         let is_current = current(journal).is_some_and(|name| name.digest == digest);
         !is_current && earlier.any(|update| update.digest == digest)
-    }
-}
-
-/// Returns the running kernel's arguments that machinist has appended; those of another daemon's config count as well,
-/// since machinist continues its work.
-fn own_arguments(journal: &Journal, base: &BaseConfig) -> KernelCommandLine {
-    let booted = |trial: &&OsTrial| trial.state == OsTrialState::Booted;
-    match (journal.os_trial.as_ref().filter(booted), base) {
-        (Some(trial), _) => KernelCommandLine::parse(&trial.append_arguments),
-        (None, BaseConfig::Declared(declared)) => {
-            KernelCommandLine::of(&declared.config.kernel_arguments)
-        }
-        _ => KernelCommandLine::parse(&journal.kernel_arguments),
     }
 }
 

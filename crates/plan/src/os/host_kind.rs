@@ -200,6 +200,9 @@ pub struct OsFacts {
     pub extensions: Option<BTreeSet<String>>,
     /// Those of them whose packages machinist has requested. All others belong to the host, and stay.
     pub own_extensions: BTreeSet<String>,
+    /// Packages that another daemon has added, whose work machinist continues: they count as requested by machinist. Those
+    /// that its kernel replaces follow a `-`.
+    pub adopted_packages: BTreeSet<String>,
     /// Whether machinist has requested the packages of the booted deployment's kernel type. Otherwise they belong to the
     /// host, and stay.
     pub has_own_kernel_type: bool,

@@ -39,7 +39,7 @@ use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
 use machinist_plan::{HostKind, KernelType, OsCapabilities, OsFacts, OsUpdate};
 use machinist_rootfs::{Root, RootError};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
@@ -88,11 +88,16 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
 
 /// Returns what a plan needs to know about image and extensions of the booted deployment, and about the desired image if
 /// it has been fetched. The other facts are empty.
-pub(crate) fn facts(root: &Root, can: OsCapabilities, desired: Option<&str>) -> OsFacts {
+pub(crate) fn facts(
+    root: &Root,
+    can: OsCapabilities,
+    desired: Option<&str>,
+    adopted_packages: BTreeSet<String>,
+) -> OsFacts {
     if !(can.image || can.extensions) || BuiltIn::of(can.host, root) != Some(BuiltIn::Ostree) {
         return OsFacts::default();
     }
-    let facts = ostree::facts(root, desired);
+    let facts = ostree::facts(root, desired, adopted_packages);
     OsFacts {
         extensions: facts.extensions.filter(|_| can.extensions),
         ..facts

@@ -76,6 +76,9 @@ fn make_base(
 ) -> Result<(), StoreError> {
     let is_named = |path: &AbsPath| planned.named.contains(path);
     journal.base = Some(store.keep_config(&planned.to)?);
+    if let Some(adopted) = &planned.adopted_os {
+        adopted.record(journal);
+    }
     journal.failure = None;
     journal.adopted.extend(adopted);
     journal.adopted.retain(|path| is_named(path));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{drift_repair, start_time::StartTime};
-use crate::journal::Transaction;
+use crate::{journal::Transaction, observe_and_plan::AdoptedOsChanges};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_ignition::MachineConfig;
 use machinist_plan::Plan;
@@ -31,6 +31,8 @@ pub(super) struct PlannedUpdate {
     pub(super) digest: Digest,
     /// The caller has approved it.
     pub(super) is_approved: bool,
+    /// What another daemon has added to the operating system.
+    pub(super) adopted_os: Option<AdoptedOsChanges>,
     /// The number of changes in the plan. The list of changes is dropped once it has been shown.
     pub(super) changes: usize,
 }

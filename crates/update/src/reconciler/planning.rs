@@ -61,6 +61,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             from,
             named,
             moved,
+            adopted_os,
             ..
         }) = self.observe_and_plan(&to).await?
         else {
@@ -78,6 +79,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 moved,
                 to,
                 digest,
+                adopted_os,
             },
             Err(refusals) => return Ok(self.record_refusals(refusals, digest)),
         };

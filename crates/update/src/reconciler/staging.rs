@@ -148,6 +148,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             plan,
             named: current.named,
             moved: current.moved,
+            adopted_os: current.adopted_os,
             ..planned
         };
         Ok(Ok((planned, failed_units)))
@@ -240,6 +241,9 @@ fn stage(
     // A failure of another config no longer concerns the machine.
     let failure = &mut journal.failure;
     failure.take_if(|it| it.code != Reason::RollbackFailed && it.digest != Some(planned.digest));
+    if let Some(adopted) = &planned.adopted_os {
+        adopted.record(journal);
+    }
     journal.transactions.push(tx);
     if let Err(error) = store.save(journal) {
         // Nothing was begun, so nothing needs to be rolled back.

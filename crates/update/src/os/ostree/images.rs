@@ -6,8 +6,11 @@
 use std::fmt::Write as _;
 
 use super::{
-    booted_deployment::booted_deployment, commit_image::CommitImage, error::OstreeError,
-    layered_packages::LayeredPackages, own_packages::own_packages,
+    booted_deployment::booted_deployment,
+    commit_image::CommitImage,
+    error::OstreeError,
+    layered_packages::{LayeredPackages, PackageNames},
+    own_packages::own_packages,
 };
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
@@ -196,8 +199,12 @@ pub(super) fn stored_digest(root: &Root, image: &ImageRef) -> Option<String> {
     CommitImage::read(root, &commit).ok()?.digest
 }
 
-/// The image of the booted deployment, and the version of the desired one.
-pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
+/// The image and the packages of the booted deployment, and the version of the desired image.
+pub(in crate::os) fn facts(
+    root: &Root,
+    desired: Option<&str>,
+    adopted_packages: PackageNames,
+) -> OsFacts {
     let mounts = mounts(root);
     let booted = booted_deployment(&mounts);
     let booted = booted.map(|(stateroot, name)| (stateroot, DeploymentId::new(name)));
@@ -205,7 +212,8 @@ pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
     let packages = packages.map(|(stateroot, id)| packages_of(root, stateroot, id));
     let booted = booted.map(|(stateroot, id)| of_deployment(root, stateroot, &id));
     let (image, version) = booted.unwrap_or_default();
-    let own = own_packages(root).unwrap_or_default();
+    let mut own = own_packages(root).unwrap_or_default();
+    own.extend(adopted_packages.iter().cloned());
     let own_extensions = packages.as_ref().map(|all| all.own_extensions(&own));
     let has_own_kernel_type = packages
         .as_ref()
@@ -219,6 +227,7 @@ pub(in crate::os) fn facts(root: &Root, desired: Option<&str>) -> OsFacts {
         extensions: packages.map(|all| all.extensions()),
         own_extensions: own_extensions.unwrap_or_default(),
         has_own_kernel_type,
+        adopted_packages,
         ..OsFacts::default()
     }
 }
