@@ -15,6 +15,7 @@ pub(crate) mod grub_machine;
 mod kinds;
 mod mutants;
 pub(crate) mod ostree_files;
+mod ostree_foreign_changes;
 mod ostree_host;
 pub(crate) mod ostree_machine;
 pub(crate) mod ostree_registry;

@@ -306,6 +306,7 @@ fn everything() -> Journal {
             stopped: vec![text("monitor.service")],
         }),
         kernel_arguments: String::new(),
+        adopted_packages: BTreeSet::new(),
         os_trial: None,
         transactions: transactions
             .map(|(mark, way)| transaction(mark, way))

@@ -13,7 +13,7 @@ use self::{
     boots::{
         a_deployment_that_is_locked_again_is_not_booted,
         a_deployment_that_is_not_kept_is_left_by_the_next_boot,
-        a_deployment_that_never_reaches_userspace_is_left_by_itself,
+        a_deployment_that_never_reaches_userspace_falls_back_by_itself,
         a_kept_deployment_is_booted_from_then_on, a_locked_deployment_is_never_booted,
         a_power_cut_after_unlocking_boots_either_deployment_completely,
         a_repeated_rollback_boots_the_previous_deployment,
@@ -43,8 +43,8 @@ use self::{
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_update::os::{
-    Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArguments, OsError, OsProvider,
-    ProviderStep,
+    Deployment, DeploymentId, Deployments, DesiredDeployment, KernelArgumentEdit, OsError,
+    OsProvider, ProviderStep,
 };
 
 /// Time limit of one step.
@@ -132,7 +132,7 @@ fn facts<H: Host + 'static>() -> Vec<Fact<H>> {
         a_kept_deployment_is_booted_from_then_on,
         keeping_is_idempotent,
         only_the_booted_deployment_is_kept,
-        a_deployment_that_never_reaches_userspace_is_left_by_itself,
+        a_deployment_that_never_reaches_userspace_falls_back_by_itself,
         a_deployment_that_is_locked_again_is_not_booted,
         a_power_cut_after_unlocking_boots_either_deployment_completely,
         unlocking_is_idempotent,
@@ -188,7 +188,7 @@ fn list(words: &str) -> KernelCommandLine {
 /// A deployment with other kernel arguments.
 pub(crate) fn wanted(append: &str, remove: &str) -> DesiredDeployment {
     DesiredDeployment {
-        kernel_arguments: KernelArguments {
+        kernel_arguments: KernelArgumentEdit {
             append: list(append),
             remove: list(remove),
         },
@@ -198,9 +198,9 @@ pub(crate) fn wanted(append: &str, remove: &str) -> DesiredDeployment {
 
 fn append(words: &str) -> DesiredDeployment {
     DesiredDeployment {
-        kernel_arguments: KernelArguments {
+        kernel_arguments: KernelArgumentEdit {
             append: list(words),
-            ..KernelArguments::default()
+            ..KernelArgumentEdit::default()
         },
         ..DesiredDeployment::default()
     }

@@ -336,7 +336,7 @@ async fn a_repeated_keep_ends_what_an_interrupted_one_has_begun() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_grub_cannot_load_is_left_by_itself() {
+async fn a_kernel_that_grub_cannot_load_falls_back_by_itself() {
     let host = FedoraHost::new();
     let id = stages(&host, "nosmt", "").await;
     host.agent().unlock(&id).await.unwrap();

@@ -248,7 +248,7 @@ async fn a_trial_is_entered_after_a_boot_that_failed_without_an_initrd() {
 
 /// A package may remove the kernel of the trial while the machine shuts down.
 #[tokio::test]
-async fn a_trial_whose_kernel_is_missing_is_left_by_itself() {
+async fn a_trial_whose_kernel_is_missing_falls_back_by_itself() {
     let initrds = [Initrd::Always, Initrd::Unneeded];
     let files = ["vmlinuz-6.1", "initrd.img-6.1"];
     let cases = initrds

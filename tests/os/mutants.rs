@@ -72,11 +72,11 @@ const SEEN_BY: &[(Breaks, &str)] = &[
     (Breaks::KeepsAnything, "only_the_booted_deployment_is_kept"),
     (
         Breaks::FailedBootHangs,
-        "a_deployment_that_never_reaches_userspace_is_left_by_itself",
+        "a_deployment_that_never_reaches_userspace_falls_back_by_itself",
     ),
     (
         Breaks::FailedBootIsRepeated,
-        "a_deployment_that_never_reaches_userspace_is_left_by_itself",
+        "a_deployment_that_never_reaches_userspace_falls_back_by_itself",
     ),
     (
         Breaks::LocksNothing,

@@ -20,7 +20,7 @@ pub(super) struct OstreeHost {
 }
 
 impl OstreeHost {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_layout(Layout::Debian)
     }
 
@@ -96,7 +96,7 @@ async fn the_ostree_provider_passes_the_contract() {
 }
 
 #[tokio::test]
-async fn a_deployment_whose_kernel_is_missing_is_left_by_itself() {
+async fn a_deployment_whose_kernel_is_missing_falls_back_by_itself() {
     // Fedora's GRUB waits for a keystroke instead.
     let host = OstreeHost::new();
     let before = host.running();

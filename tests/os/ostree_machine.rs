@@ -105,7 +105,12 @@ impl OstreeMachine {
                 files.write("usr/bin/unshare", "");
             }
         }
-        let menu = ["cd", "ab"].map(|commit| (files.new_deployment(commit), BEFORE.to_owned()));
+        let options = match layout {
+            // As on Fedora CoreOS, where the variable is empty but in the first boot.
+            Layout::RpmOstree => BEFORE.replacen(' ', " $ignition_firstboot ", 1),
+            _ => BEFORE.to_owned(),
+        };
+        let menu = ["cd", "ab"].map(|commit| (files.new_deployment(commit), options.clone()));
         for directory in ["etc/yum.repos.d", "var/lib/machinist"] {
             fs::create_dir_all(files.path(directory)).unwrap();
         }
@@ -176,6 +181,9 @@ impl OstreeMachine {
     pub(crate) fn panics(&self, name: &str) {
         let (staged, words) = self.files.staged().unwrap();
         assert_eq!(staged, name);
+        // GRUB replaces a variable by nothing.
+        let words = words.into_iter().filter(|word| !word.starts_with('$'));
+        let words: Vec<String> = words.collect();
         *self.panics.lock().unwrap() = Some((staged, words.join(" ")));
     }
 
@@ -275,9 +283,18 @@ impl OstreeProgram {
             "registry" => format!("ostree-unverified-registry:{name}"),
             transport => format!("ostree-unverified-image:{transport}:{name}"),
         };
+        let booted = self.files.booted();
+        let origin = format!("ostree/deploy/debian/deploy/{booted}.origin");
+        if self
+            .files
+            .read(&origin)
+            .contains(&format!("={reference}\n"))
+        {
+            // "Image specification is unchanged."
+            return Ok(());
+        }
         let pull = ["pull", "--quiet", "/ostree/repo", &reference];
         self.registry.run(&self.files.directory, &pull)?;
-        let booted = self.files.booted();
         let mut menu = self.files.menu().into_iter();
         let (_, options) = menu.find(|(name, _)| *name == booted).unwrap();
         let mut words: Vec<String> = options.split(' ').map(str::to_owned).collect();

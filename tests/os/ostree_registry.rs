@@ -21,6 +21,8 @@ const REFERENCES: &str = "ostree/repo/refs/heads/ostree/container/image";
 #[derive(Default)]
 pub(crate) struct OstreeRegistry {
     images: Mutex<Vec<(ImageRef, String)>>,
+    /// Indexes, and the image of this platform in each.
+    indexes: Mutex<Vec<(ImageRef, ImageRef)>>,
     takes: Mutex<Duration>,
     arguments: Mutex<Vec<String>>,
     /// Images with repositories, and their packages.
@@ -33,6 +35,20 @@ impl OstreeRegistry {
     pub(crate) fn publish(&self, image: &ImageRef, version: &str) {
         let mut images = self.images.lock().unwrap();
         images.push((image.clone(), version.to_owned()));
+    }
+
+    /// An index has this image for the platform of the machine.
+    pub(crate) fn publish_index(&self, index: &ImageRef, image: &ImageRef, version: &str) {
+        let pair = (index.clone(), image.clone());
+        self.indexes.lock().unwrap().push(pair);
+        self.publish(index, version);
+    }
+
+    /// The image of this platform.
+    fn on_platform(&self, image: &ImageRef) -> ImageRef {
+        let indexes = self.indexes.lock().unwrap();
+        let found = indexes.iter().find(|(index, _)| index == image);
+        found.map_or(image, |(_, image)| image).clone()
     }
 
     /// The images have these kernel arguments in `/usr/lib/bootc/kargs.d`, which the running one has not.
@@ -122,6 +138,7 @@ impl OstreeRegistry {
         let mut known = images.iter().rev();
         let found = known.find(|(image, _)| stored_name(image) == stored);
         let (image, version) = found.ok_or("reading manifest: manifest unknown")?;
+        let image = &self.on_platform(image);
         let config = format!(
             r#"{{"architecture":"amd64","config":{{"Labels":{{"org.opencontainers.image.version":"{version}"}}}}}}"#
         );
@@ -138,10 +155,13 @@ impl OstreeRegistry {
             metadata, &nothing, related, "", "", 0_u64, &nothing, &nothing,
         );
         let commit = to_bytes(Context::new(NATIVE_ENDIAN, 0), &commit).unwrap();
-        let (reference, object) = files(machine, image);
+        let (_, object) = files(machine, image);
         for (file, bytes) in [
             (object, &*commit),
-            (reference, format!("{}\n", commit_of(image)).as_bytes()),
+            (
+                reference_file(machine, stored),
+                format!("{}\n", commit_of(image)).as_bytes(),
+            ),
         ] {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, bytes).unwrap();

@@ -157,6 +157,38 @@ async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
     assert_eq!(host.running(), "root=UUID=1234 ro nosmt");
 }
 
+/// Without the file, kernel-install copies the arguments of the running kernel, those of a trial as well.
+#[tokio::test]
+async fn a_missing_kernel_cmdline_is_created_for_the_time_of_a_trial() {
+    let host = SystemdBootHost::new();
+    let file = host.path("etc/kernel/cmdline");
+    fs::remove_file(&file).unwrap();
+    let id = stages(&host, "nosmt", "").await;
+    assert_eq!(host.read("etc/kernel/cmdline").trim(), BEFORE);
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    host.install_kernel("6.2", host.read("etc/kernel/cmdline").trim());
+    host.agent().keep(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    host.install_kernel("6.10", host.read("etc/kernel/cmdline").trim());
+    updates(&host, "", "audit=0 quiet nosmt").await;
+    let of_host = BEFORE.replace(" audit=0 quiet", "");
+    assert_eq!(host.read("etc/kernel/cmdline").trim(), of_host);
+    host.reboot();
+    assert_eq!(host.running(), of_host);
+    host.agent().discard().await.unwrap();
+    assert!(!file.exists());
+    // The file of the host is not removed.
+    fs::write(&file, format!("{of_host}\n")).unwrap();
+    updates(&host, "nosmt", "").await;
+    host.reboot();
+    updates(&host, "", "nosmt").await;
+    host.reboot();
+    host.agent().discard().await.unwrap();
+    assert_eq!(host.read("etc/kernel/cmdline").trim(), of_host);
+}
+
 #[tokio::test]
 async fn later_kernels_have_no_arguments_that_left_the_config() {
     let host = SystemdBootHost::new();

@@ -245,6 +245,27 @@ async fn a_plan_that_is_not_approved_downloads_nothing() {
     assert_eq!(reboots(&host.script), 0);
 }
 
+/// skopeo and the daemons resolve an index to the image of the platform, whose digest is another one.
+#[tokio::test(start_paused = true)]
+async fn an_index_of_several_platforms_selects_its_image() {
+    for layout in [Layout::Debian, Layout::Bootc] {
+        let mut host = Host::with_layout(layout);
+        let (index, platform) = (image("index"), image("platform"));
+        host.ostree.registry.publish_index(&index, &platform, "1.0");
+        host.apply(&with_image("one", &index)).await;
+        assert_eq!(booted_commit(&host), commit_of(&platform));
+        // Neither name changes the image.
+        for (name, image) in [("two", &index), ("three", &platform)] {
+            let wanted = with_image(name, image);
+            host.until_reboot(&wanted).await;
+            assert_eq!(host.sandbox.journal().os_trial, None, "{name}");
+            host.reboot();
+            host.until_on(&wanted).await;
+        }
+        assert_eq!(booted_commit(&host), commit_of(&platform));
+    }
+}
+
 /// The download of an image ends when another config is desired.
 #[tokio::test(start_paused = true)]
 async fn a_new_config_ends_a_download() {

@@ -8,10 +8,10 @@ mod arguments;
 mod bls;
 mod boot;
 mod environment_block;
-mod evaluation;
 mod expansion;
 mod menu;
 mod script;
+mod simulated_grub;
 mod test_command;
 mod words;
 
@@ -19,8 +19,8 @@ pub use self::{
     arguments::{ArgumentFault, default_file, kernel_command_line, script_word_list, script_words},
     boot::{BootError, GrubFiles, KernelBoot},
     environment_block::{BlockError, EnvironmentBlock},
-    evaluation::SimulatedGrub,
     menu::MenuEntry,
+    simulated_grub::SimulatedGrub,
     words::ScriptError,
 };
 

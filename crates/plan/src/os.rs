@@ -112,11 +112,13 @@ impl OsChange {
         if self.part.can_be_changed(capabilities) {
             return self.unknown_extension();
         }
-        let message = format!(
-            "{}: {}",
-            self.entry,
-            capabilities.missing(self.part.words())
-        );
+        let what = match self.part {
+            // The kind of the entry is the OS image.
+            OsPart::KernelType => self.entry.name.to_string(),
+            OsPart::ExtensionsImage => format!("OS extensions image {}", self.entry.name),
+            _ => self.entry.to_string(),
+        };
+        let message = format!("{what}: {}", capabilities.missing(self.part.words()));
         let reason = match self.entry.kind {
             EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,
             EntryKind::Extension => Reason::NoProviderForExtensions,
@@ -151,9 +153,9 @@ pub(super) fn refusals(
     let known = base(from, observed);
     let missing = changes.iter().filter_map(|c| c.refusal(capabilities));
     let mut refusals: Vec<Refusal> = missing.collect();
-    refusals.extend(image::by_tag(known, to));
+    refusals.extend(image::unusable_references(known, to));
     refusals.extend(disk_layout::refusals(known, to, &observed.base));
-    refusals.extend(kernel_arguments::impossible(
+    refusals.extend(kernel_arguments::refusals(
         [known, to],
         &observed.kernel_arguments,
     ));
@@ -345,8 +347,7 @@ pub(super) fn update(
     if image.is_none() && !others.into_iter().any(is_changed) {
         return None;
     }
-    let (remove_arguments, append_arguments) =
-        kernel_arguments::replaced(to, observed, capabilities);
+    let (remove_arguments, append_arguments) = kernel_arguments::edits(to, observed, capabilities);
     Some(OsUpdate {
         image,
         remove_arguments,

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::{Status, failure_message::sentences};
 use crate::readiness::GateEffect;
 use machinist_base::reason::Reason;
+use machinist_plan::DriftKind;
 
 /// How to proceed with a journal that cannot be read.
 pub const JOURNAL_UNREADABLE_ADVICE: &str = "stop the agent (systemctl stop machinist; in a cluster label the node agent.machinist.dev/disabled=), run machinist journal reset, then start the agent again";
@@ -218,7 +219,13 @@ fn drift(status: &Status) -> Option<Finding> {
         first.path,
         first.kind.as_str()
     );
-    let advice =
-        "to repair it: machinist apply; to repair or ignore it always: drift.paths in the settings";
+    let advice = match first.kind {
+        DriftKind::KernelArgument => {
+            "to boot with the kernel arguments of the config: machinist apply; otherwise remove them from the config"
+        }
+        _ => {
+            "to repair it: machinist apply; to repair or ignore it always: drift.paths in the settings"
+        }
+    };
     Some(Finding::coded(Reason::Drifted, what, advice))
 }

@@ -98,7 +98,7 @@ pub(super) async fn only_the_booted_deployment_is_kept<H: Host>(s: Scene<H>) -> 
     s.assert_left().await
 }
 
-pub(super) async fn a_deployment_that_never_reaches_userspace_is_left_by_itself<H: Host>(
+pub(super) async fn a_deployment_that_never_reaches_userspace_falls_back_by_itself<H: Host>(
     s: Scene<H>,
 ) -> Seen {
     for power_cut in [false, true] {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use machinist_plan::{KernelType, OsPackages};
-use machinist_update::os::{DesiredDeployment, KernelArguments, OsProvider as _, ProviderStep};
+use machinist_update::os::{DesiredDeployment, KernelArgumentEdit, OsProvider as _, ProviderStep};
 
 use super::{Host, STEP_TIMEOUT, Scene, Seen, append, error_text, image, is, list, of_image};
 
@@ -51,7 +51,7 @@ pub(super) async fn removing_kernel_arguments_keeps_equal_foreign_ones<H: Host>(
     let one = one.as_str();
     s.boot_into(&append(&format!("nosmt {one} a=1"))).await?;
     let leave = DesiredDeployment {
-        kernel_arguments: KernelArguments {
+        kernel_arguments: KernelArgumentEdit {
             remove: list(&format!("{one} nosmt never=there")),
             append: list("b=1"),
         },

@@ -56,6 +56,8 @@ pub struct OsCapabilities {
 /// Why the provider of a kind of host cannot be used on one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderObstacle {
+    /// The root is a directory on which no kernel runs.
+    OfflineRoot,
     /// There is no GRUB configuration as Debian or Fedora write it, and systemd-boot has not started the kernel.
     NoGrub,
     /// There is no program to write GRUB's configuration.
@@ -87,6 +89,7 @@ pub enum ProviderObstacle {
 impl fmt::Display for ProviderObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::OfflineRoot => "an offline root (--root) has no boot loader; run machinist on the host",
             Self::NoGrub => {
                 "systemd-boot has not started the kernel, and there is neither /boot/grub/grub.cfg nor a \
                  /boot/grub2/grub.cfg with blscfg"
@@ -96,10 +99,10 @@ impl fmt::Display for ProviderObstacle {
                 "the running kernel was not started by GRUB (no BOOT_IMAGE= in /proc/cmdline)"
             }
             Self::GrubFileSystem => {
-                "GRUB can write /boot/grub/grubenv only on ext2, ext3, ext4, xfs or FAT"
+                "GRUB can write grubenv in /boot only on ext2, ext3, ext4, xfs or FAT"
             }
             Self::GrubBlockDevice => {
-                "GRUB cannot write /boot/grub/grubenv on LVM, RAID or an encrypted device"
+                "GRUB cannot write grubenv in /boot on LVM, RAID or an encrypted device"
             }
             Self::GrubReadOnly => {
                 "the file system of GRUB's configuration in /boot is mounted read-only"
@@ -118,7 +121,8 @@ impl fmt::Display for ProviderObstacle {
                 "ostree is older than version 2023.8 (no ostree admin lock-finalization)"
             }
             Self::OtherMenu => {
-                "GRUB's menu does not have the deployments in /boot/loader/entries, or is unreadable"
+                "the deployments cannot be read: GRUB's menu does not have them, a file of GRUB is unreadable, or the \
+                 root file system is no deployment"
             }
             Self::Kexec => "reboots bypass the boot loader (LOAD_KEXEC=true in /etc/default/kexec)",
         })

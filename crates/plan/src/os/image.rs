@@ -4,8 +4,8 @@ use super::{ImageRef, ImageTransport, OsPart, origin};
 use machinist_base::reason::Reason;
 use machinist_ignition::{MachineConfig, Refusal};
 
-/// Refuses image references by tag: a tag may be moved to another image.
-pub(super) fn by_tag(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
+/// Refuses references without a digest, because a tag may be moved to another image, and those that nothing can fetch.
+pub(super) fn unusable_references(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     let images = [
         (OsPart::Image, &from.os_image_url, &to.os_image_url),
         (
@@ -29,8 +29,9 @@ fn refusal(part: OsPart, image: &str) -> Option<Refusal> {
     let of_registry = "registry/name@sha256:…";
     match (part, ImageRef::parse(image)) {
         (OsPart::ExtensionsImage, Ok(image)) if image.transport() != ImageTransport::Registry => {
-            let text = format!("extensions cannot be installed from {image}");
-            Some(Refusal::new(Reason::ImageNotByDigest, text).expected(of_registry))
+            let text =
+                format!("the image of extensions must come from a registry, not from {image}");
+            Some(Refusal::new(Reason::ValueInvalid, text).expected(of_registry))
         }
         (_, Ok(_)) => None,
         (part, Err(error)) => {
@@ -40,8 +41,11 @@ fn refusal(part: OsPart, image: &str) -> Option<Refusal> {
                     format!("{of_registry}, oci:/directory@sha256:… or oci-archive:/file@sha256:…")
                 }
             };
-            let refusal = Refusal::new(Reason::ImageNotByDigest, error.to_string());
-            Some(refusal.expected(&expected))
+            let reason = match error.lacks_digest() {
+                true => Reason::ImageNotByDigest,
+                false => Reason::ValueInvalid,
+            };
+            Some(Refusal::new(reason, error.to_string()).expected(expected))
         }
     }
 }

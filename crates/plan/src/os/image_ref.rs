@@ -42,9 +42,35 @@ pub struct ImageRef {
 
 /// Why a text is not an image reference with a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not an image reference with a digest")]
+#[error("{given:?} {fault}")]
 pub struct ImageRefError {
     given: String,
+    fault: ImageRefFault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum ImageRefFault {
+    #[error("is not an image reference with a digest")]
+    NoDigest,
+    #[error("does not end with a digest: sha256: and 64 lower-case hexadecimal digits")]
+    Digest,
+    #[error("begins with docker://, which must be left out")]
+    Docker,
+    #[error("names a transport other than oci: and oci-archive:")]
+    Transport,
+    #[error("has no absolute path of letters, digits, and the characters . _ - +")]
+    Path,
+    #[error("has a tag with other characters than letters, digits, and . _ - +")]
+    Tag,
+    #[error("does not name a repository: a registry, and lower-case words with a / between them")]
+    Repository,
+}
+
+impl ImageRefError {
+    /// Whether nothing but the digest is missing or wrong.
+    pub(super) fn lacks_digest(&self) -> bool {
+        matches!(self.fault, ImageRefFault::NoDigest | ImageRefFault::Digest)
+    }
 }
 
 impl ImageRef {
@@ -55,25 +81,23 @@ impl ImageRef {
     /// # Errors
     /// There is no digest, or no valid name before it.
     pub fn parse(text: &str) -> Result<Self, ImageRefError> {
-        let read = || {
-            let (name, digest) = text.split_once('@')?;
-            let local = ImageTransport::LOCAL.iter().find_map(|transport| {
-                let path = name.strip_prefix(transport.name())?.strip_prefix(':')?;
-                // Otherwise it is the port of a registry with this name.
-                (!path.starts_with(|c: char| c.is_ascii_digit())).then_some((*transport, path))
-            });
-            let (transport, name) = match local {
-                Some((transport, path)) => (transport, local_name(path)?),
-                None => (ImageTransport::Registry, registry_name(name)?),
-            };
-            Some(Self {
-                transport,
-                name: name.to_owned(),
-                digest: digest.parse().ok()?,
-            })
-        };
-        read().ok_or_else(|| ImageRefError {
+        Self::parts(text).map_err(|fault| ImageRefError {
             given: text.to_owned(),
+            fault,
+        })
+    }
+
+    fn parts(text: &str) -> Result<Self, ImageRefFault> {
+        let (name, digest) = text.split_once('@').ok_or(ImageRefFault::NoDigest)?;
+        let (transport, name) = split_transport(name)?;
+        let name = match transport {
+            ImageTransport::Registry => registry_name(name).ok_or(ImageRefFault::Repository)?,
+            _ => local_name(name)?,
+        };
+        Ok(Self {
+            transport,
+            name: name.to_owned(),
+            digest: digest.parse().map_err(|_| ImageRefFault::Digest)?,
         })
     }
 
@@ -93,24 +117,62 @@ impl ImageRef {
     }
 }
 
-/// Registry and repository, without a tag.
+fn split_transport(name: &str) -> Result<(ImageTransport, &str), ImageRefFault> {
+    let Some((prefix, rest)) = name.split_once(':') else {
+        return Ok((ImageTransport::Registry, name));
+    };
+    let is_port = rest.starts_with(|c: char| c.is_ascii_digit());
+    let local = ImageTransport::LOCAL.into_iter();
+    let local = local.filter(|_| !is_port).find(|one| one.name() == prefix);
+    match local {
+        Some(transport) => Ok((transport, rest)),
+        None if name.starts_with("docker://") => Err(ImageRefFault::Docker),
+        // A tag has no slash, and a port is a number.
+        None if !prefix.contains('/')
+            && !name.starts_with('[')
+            && rest.contains('/')
+            && !is_port =>
+        {
+            Err(ImageRefFault::Transport)
+        }
+        None => Ok((ImageTransport::Registry, name)),
+    }
+}
+
+/// Registry and repository, without a tag (OCI distribution specification, "Pulling manifests").
 fn registry_name(name: &str) -> Option<&str> {
     // A colon after the last slash starts a tag; a colon before it, a registry's port.
-    let (path, last) = name.rsplit_once('/').map_or(("", name), |(p, l)| (p, l));
-    let last = last.split_once(':').map_or(last, |(last, _)| last);
-    let name = &name[..path.len() + usize::from(!path.is_empty()) + last.len()];
-    let plain = |c: char| c.is_ascii_alphanumeric() || "./:_-[]".contains(c);
-    let named = !last.is_empty() && !name.contains("//") && name.chars().all(plain);
-    named.then_some(name)
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    let tag = name[last..].find(':').map(|colon| last + colon);
+    let name = &name[..tag.unwrap_or(name.len())];
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
+        _ => ("", name),
+    };
+    let in_registry = |c: char| c.is_ascii_alphanumeric() || ".:-[]".contains(c);
+    let in_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_word = |word: &str| {
+        word.starts_with(in_word)
+            && word.ends_with(in_word)
+            && word.chars().all(|c| in_word(c) || "._-".contains(c))
+    };
+    let is_registry = !registry.starts_with(['.', '-', ':']) && registry.chars().all(in_registry);
+    let is_valid = is_registry && repository.split('/').all(is_word);
+    is_valid.then_some(name)
 }
 
 /// An absolute path, with `:TAG` or without.
-fn local_name(name: &str) -> Option<&str> {
+fn local_name(name: &str) -> Result<&str, ImageRefFault> {
     let (path, tag) = name.split_once(':').unwrap_or((name, "latest"));
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
-    let named = AbsPath::new(path).is_ok_and(|path| path.as_str() != "/")
-        && path.chars().all(|c| plain(c) || c == '/');
-    (named && !tag.is_empty() && tag.chars().all(plain)).then_some(name)
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+    let is_path = AbsPath::new(path).is_ok_and(|path| path.as_str() != "/");
+    if !is_path || !path.chars().all(|c| is_plain(c) || c == '/') {
+        return Err(ImageRefFault::Path);
+    }
+    match !tag.is_empty() && tag.chars().all(is_plain) {
+        true => Ok(name),
+        false => Err(ImageRefFault::Tag),
+    }
 }
 
 impl fmt::Display for ImageRef {
@@ -136,6 +198,11 @@ mod tests {
             ("localhost:5000/os", "localhost:5000/os"),
             ("localhost:5000/os:latest", "localhost:5000/os"),
             ("os:9", "os"),
+            ("[fd00::1]:5000/os", "[fd00::1]:5000/os"),
+            (
+                "Registry.example.com/a-b/c_d__e",
+                "Registry.example.com/a-b/c_d__e",
+            ),
         ] {
             let image = ImageRef::parse(&format!("{name}@{DIGEST}")).unwrap();
             assert_eq!(image.to_string(), format!("{plain}@{DIGEST}"));
@@ -165,27 +232,39 @@ mod tests {
     }
 
     #[test]
-    fn an_image_reference_without_full_digest_or_name_is_rejected() {
+    fn an_image_reference_that_cannot_be_used_is_rejected_with_the_reason() {
         let short = &DIGEST[..70];
-        for text in [
-            "",
-            "quay.io/os/coreos",
-            "quay.io/os/coreos:4.16",
-            &format!("@{DIGEST}"),
-            &format!("quay.io/@{DIGEST}"),
-            &format!("quay.io/os@{short}"),
-            &format!("quay.io/o s@{DIGEST}"),
-            &format!("quay.io/os@x@{DIGEST}"),
-            &format!("docker://quay.io/os@{DIGEST}"),
-            &format!("oci:srv/os:latest@{DIGEST}"),
-            &format!("oci:/@{DIGEST}"),
-            &format!("oci:/srv/../os@{DIGEST}"),
-            &format!("oci:/srv/os:@{DIGEST}"),
-            &format!("oci:/srv/os:a:b@{DIGEST}"),
-            &format!("oci:/srv/o s@{DIGEST}"),
-            "oci:/srv/os",
+        for (text, fault) in [
+            ("", ImageRefFault::NoDigest),
+            ("quay.io/os/coreos", ImageRefFault::NoDigest),
+            ("quay.io/os/coreos:4.16", ImageRefFault::NoDigest),
+            ("oci:/srv/os", ImageRefFault::NoDigest),
+            (&format!("quay.io/os@{short}"), ImageRefFault::Digest),
+            (&format!("quay.io/os@x@{DIGEST}"), ImageRefFault::Digest),
+            (&format!("@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("quay.io/@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("quay.io/o s@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("quay.io/Os@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("quay.io//os@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("/srv/os@{DIGEST}"), ImageRefFault::Repository),
+            (&format!("./os@{DIGEST}"), ImageRefFault::Repository),
+            (
+                &format!("docker://quay.io/os@{DIGEST}"),
+                ImageRefFault::Docker,
+            ),
+            (&format!("dir:/srv/os@{DIGEST}"), ImageRefFault::Transport),
+            (
+                &format!("ostree-unverified-registry:quay.io/os@{DIGEST}"),
+                ImageRefFault::Transport,
+            ),
+            (&format!("oci:srv/os:latest@{DIGEST}"), ImageRefFault::Path),
+            (&format!("oci:/@{DIGEST}"), ImageRefFault::Path),
+            (&format!("oci:/srv/../os@{DIGEST}"), ImageRefFault::Path),
+            (&format!("oci:/srv/o s@{DIGEST}"), ImageRefFault::Path),
+            (&format!("oci:/srv/os:@{DIGEST}"), ImageRefFault::Tag),
+            (&format!("oci:/srv/os:a:b@{DIGEST}"), ImageRefFault::Tag),
         ] {
-            assert!(ImageRef::parse(text).is_err(), "{text}");
+            assert_eq!(ImageRef::parse(text).unwrap_err().fault, fault, "{text}");
         }
     }
 }

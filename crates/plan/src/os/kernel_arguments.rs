@@ -49,7 +49,7 @@ fn missing<'a>(
 /// The arguments to remove from the deployment, and those to append.
 ///
 /// All of machinist's arguments are removed and appended again, because their order counts.
-pub(super) fn replaced(
+pub(super) fn edits(
     to: &MachineConfig,
     observed: &MachineFacts,
     capabilities: OsCapabilities,
@@ -69,7 +69,7 @@ pub(super) fn replaced(
 }
 
 /// Refuses arguments that are new in this config and that cannot be passed to a kernel.
-pub(super) fn impossible(
+pub(super) fn refusals(
     [from, to]: [&MachineConfig; 2],
     running: &KernelCommandLine,
 ) -> Vec<Refusal> {

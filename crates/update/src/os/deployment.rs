@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::KernelArguments;
+use super::KernelArgumentEdit;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{ImageRef, KernelType, OsPackages, OsUpdate};
 
@@ -91,7 +91,7 @@ pub struct DesiredDeployment {
     /// The image; `None` keeps the booted deployment's image.
     pub image: Option<ImageRef>,
     /// Changes to the booted deployment's kernel arguments.
-    pub kernel_arguments: KernelArguments,
+    pub kernel_arguments: KernelArgumentEdit,
     /// The packages besides those of the image; `None` keeps those of the booted deployment.
     pub packages: Option<OsPackages>,
 }
@@ -100,7 +100,7 @@ impl From<OsUpdate> for DesiredDeployment {
     fn from(update: OsUpdate) -> Self {
         Self {
             image: update.image,
-            kernel_arguments: KernelArguments {
+            kernel_arguments: KernelArgumentEdit {
                 remove: update.remove_arguments,
                 append: update.append_arguments,
             },

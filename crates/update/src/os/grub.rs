@@ -44,6 +44,7 @@ use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
     kept_arguments::{KeptArguments, joined},
     kernel_cmdline,
+    trial_arguments::is_trial_id,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _, default_file};
@@ -150,7 +151,7 @@ impl<C: HostCommand> GrubProvider<C> {
     /// Removes machinist's request for the next boot.
     async fn lock_entry(&self, state: &GrubState) -> Result<(), GrubError> {
         let own = state.block.get(NEXT_ENTRY);
-        match own.is_some_and(|own| own.starts_with("machinist-")) {
+        match own.is_some_and(is_trial_id) {
             true => self.set_next_entry(&state.block, None).await,
             false => Ok(()),
         }
@@ -411,7 +412,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
     }
 
     async fn clean_up(&self) -> Result<(), OsError> {
-        let at = |error: GrubError| error.at(ProviderStep::Discard);
+        let at = |error: GrubError| error.at(ProviderStep::CleanUp);
         let state = GrubState::read(&self.root).map_err(at)?;
         match state.dead {
             Some(_) => self.settled().await.map(drop).map_err(at),

@@ -2,6 +2,7 @@
 
 use super::{
     MAX_COMMAND_LINE_BYTES,
+    host_detection::is_there,
     kept_arguments::{KeptArguments, joined},
 };
 use machinist_base::abs_path::AbsPath;
@@ -9,6 +10,12 @@ use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::{Root, RootError};
 
 const PATH: &str = "/etc/kernel/cmdline";
+
+/// The file that kernel-install reads without the former.
+const VENDOR_PATH: &str = "/usr/lib/kernel/cmdline";
+
+/// Exists if machinist has created the file.
+const CREATED: &str = "/var/lib/machinist/kernel-cmdline-created";
 
 /// Why the file cannot be changed.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +43,47 @@ pub(super) fn follow(root: &Root, kept: &KeptArguments) -> Result<(), KernelCmdl
     };
     let mode = root.stat(&path)?.map_or(0o644, |stat| stat.mode & 0o777);
     Ok(root.replace(&path, format!("{wanted}\n").as_bytes(), mode)?)
+}
+
+/// Creates the file with these arguments before a trial, because kernel-install would take those of the trial from the
+/// running kernel.
+pub(super) fn create_if_missing(root: &Root, options: &str) -> Result<(), KernelCmdlineError> {
+    let (Ok(path), Ok(created)) = (AbsPath::new(PATH), AbsPath::new(CREATED)) else {
+        return Ok(());
+    };
+    if is_there(root, PATH) || is_there(root, VENDOR_PATH) {
+        return Ok(());
+    }
+    for (file, mode) in [(&created, 0o700), (&path, 0o755)] {
+        if let Some(directory) = file.parent() {
+            root.make_dirs(&directory, mode)?;
+        }
+    }
+    root.replace(&created, b"", 0o600)?;
+    Ok(root.replace(&path, format!("{options}\n").as_bytes(), 0o644)?)
+}
+
+/// Removes the file if machinist has created it and it has exactly the arguments of the host. Not in a boot that began as
+/// a trial: see [`create_if_missing`].
+pub(super) fn remove_created(
+    root: &Root,
+    kept: &KeptArguments,
+    host: &KernelCommandLine,
+) -> Result<(), KernelCmdlineError> {
+    let (Ok(path), Ok(created)) = (AbsPath::new(PATH), AbsPath::new(CREATED)) else {
+        return Ok(());
+    };
+    if kept.current.iter().next().is_some() || !is_there(root, CREATED) {
+        return Ok(());
+    }
+    let text = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
+        Err(error) if error.is_not_found() => String::new(),
+        text => text?,
+    };
+    if KernelCommandLine::parse(&text) == *host {
+        root.remove_file(&path)?;
+    }
+    Ok(root.remove_file(&created)?)
 }
 
 /// The arguments that the file must have; `None` if it has them.

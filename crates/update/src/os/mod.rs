@@ -16,7 +16,7 @@ mod grub;
 mod host_command;
 mod host_detection;
 mod kept_arguments;
-mod kernel_arguments;
+mod kernel_argument_edit;
 mod kernel_cmdline;
 mod ostree;
 mod provider;
@@ -29,17 +29,18 @@ pub use self::{
     grub::GrubProvider,
     host_command::{BackgroundError, HostCommand, OutputFiles, UNKILLABLE_LIMIT},
     host_detection::host_kind,
-    kernel_arguments::KernelArguments,
+    kernel_argument_edit::KernelArgumentEdit,
     ostree::OstreeProvider,
     provider::{FetchProgress, FetchedImage, OsError, OsProvider, ProviderStep},
     rpm_ostree::{PackageChange, RpmOstree, TransactionKind},
     systemd_boot::SystemdBootProvider,
 };
+use std::{collections::BTreeSet, sync::Arc};
+
 use machinist_base::{abs_path::AbsPath, error_chain::chain, reason::Reason};
 use machinist_ignition::{KernelCommandLine, Refusal};
-use machinist_plan::{HostKind, KernelType, OsCapabilities, OsFacts, OsUpdate};
+use machinist_plan::{HostKind, KernelType, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle};
 use machinist_rootfs::{Root, RootError};
-use std::{collections::BTreeSet, sync::Arc};
 
 /// Maximum length of /proc/cmdline; the kernel limits it to 4 KiB on most architectures.
 const MAX_COMMAND_LINE_BYTES: u64 = 64 << 10;
@@ -72,7 +73,8 @@ impl BuiltIn {
 pub fn capabilities(root: &Root) -> OsCapabilities {
     let none = OsCapabilities::without_provider(host_kind(root));
     if !root.is_live() {
-        return none;
+        let obstacle = Some(ProviderObstacle::OfflineRoot);
+        return OsCapabilities { obstacle, ..none };
     }
     let (obstacle, capabilities) = match BuiltIn::of(none.host, root) {
         Some(BuiltIn::SystemdBoot) => (systemd_boot::obstacle(root), systemd_boot::CAPABILITIES),
@@ -123,15 +125,16 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
         BuiltIn::Ostree => ostree::check(root, &wanted),
     };
     let error = checked.err()?;
+    let has_same_arguments = update.remove_arguments == update.append_arguments;
+    let (reason, field) = match (&update.image, &update.packages) {
+        (Some(_), _) => (Reason::NoProviderForOSImage, "osImageURL"),
+        (None, Some(_)) if has_same_arguments => (Reason::NoProviderForExtensions, "extensions"),
+        (None, _) => (Reason::NoProviderForKernelArguments, "kernelArguments"),
+    };
     // Another program may be writing the boot loader's files.
     let reason = match error.is_retryable() {
         true => Reason::OSStepFailed,
-        false if update.image.is_some() => Reason::NoProviderForOSImage,
-        false => Reason::NoProviderForKernelArguments,
-    };
-    let field = match update.image {
-        Some(_) => "osImageURL",
-        None => "kernelArguments",
+        false => reason,
     };
     Some(Refusal::new(reason, chain(&error)).field(field))
 }

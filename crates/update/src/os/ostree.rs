@@ -10,6 +10,7 @@ mod boot_entries;
 mod bootc;
 mod booted_deployment;
 mod commit_image;
+mod deployed_image;
 mod download_progress;
 mod error;
 mod fetched_images;
@@ -36,7 +37,7 @@ use self::{
     new_deployment::argument_words,
     package_repository::SHELL,
     state::OstreeState,
-    trial_block::{NOT_FINALIZED, NOT_REMOVED, TrialState, custom_config},
+    trial_block::{MENU_UNCHANGED, NOT_FINALIZED, TrialState, custom_config},
 };
 pub(super) use self::{
     images::facts,
@@ -56,7 +57,7 @@ const OSTREE: &str = "/usr/bin/ostree";
 
 /// Time limit of a command that writes a new menu: libostree synchronizes file systems and runs grub-mkconfig, which
 /// needs 12 s on an emulated machine.
-const MENU_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+const OSTREE_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The provider of hosts with OSTree and GRUB.
 pub struct OstreeProvider<C> {
@@ -88,7 +89,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         wanted: &DesiredDeployment,
     ) -> Result<Option<FetchedImage>, OstreeError> {
         let image = match &wanted.image {
-            Some(image) => images::fetched(&self.root, image)?,
+            Some(image) => images::find_complete(&self.root, image)?,
             None => Some(FetchedImage::default()),
         };
         let packages = self.package_update(wanted)?;
@@ -131,10 +132,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
     async fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        if TrialState::of(&state.files.block) != TrialState::None {
+        if state.trial != TrialState::None {
             self.set_trial(state, TrialState::None).await?;
         }
-        for file in [NOT_FINALIZED, NOT_REMOVED] {
+        for file in [NOT_FINALIZED, MENU_UNCHANGED] {
             self.remove_marker(file).await?;
         }
         let custom = custom_config(&state.files.custom, false);
@@ -147,39 +148,63 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     async fn remove_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
         if state.own_staged().is_some() {
             // The staged one comes before those of the menu.
-            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+            self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
         self.remove_marker(SWITCHING).await?;
-        if state.is_trial_left() {
-            self.create_marker(NOT_REMOVED).await?;
-            self.set_trial(state, TrialState::Removed).await?;
-            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+        if let Some(position) = state.abandoned_trial() {
+            self.remove_abandoned(state, position).await?;
         }
         match state.is_trial_booted() {
             // The next boot still has to leave it.
             true => Ok(()),
-            false => self.end_trial(state).await,
+            false => self.end_trial(&OstreeState::read(&self.root)?).await,
         }
+    }
+
+    async fn remove_abandoned(
+        &self,
+        state: &OstreeState,
+        position: usize,
+    ) -> Result<(), OstreeError> {
+        match position {
+            0 => self.skip_first(state).await?,
+            _ => self.set_trial(state, TrialState::None).await?,
+        }
+        let staged = usize::from(state.foreign_staged().is_some());
+        let index = (position + staged).to_string();
+        self.admin("undeploy", &[&index], OSTREE_TIMEOUT).await?;
+        // Another program may have changed the positions meanwhile.
+        match OstreeState::read(&self.root)?.abandoned_trial() {
+            Some(_) => Err(OstreeError::TrialRemains),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets GRUB enter the second deployment until the menu changes.
+    async fn skip_first(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        self.create_marker(MENU_UNCHANGED).await?;
+        self.set_trial(state, TrialState::SkipFirst).await
     }
 
     async fn lock_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
         if state.own_staged().is_some_and(|staged| !staged.is_locked) {
-            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
+            self.admin("lock-finalization", &[], OSTREE_TIMEOUT).await?;
         }
-        match state.is_counting() {
-            true if state.is_trial_left() || state.is_trial_booted() => {
-                self.set_trial(state, TrialState::Locked).await
-            }
-            true => {
+        match state.trial {
+            TrialState::None | TrialState::SkipFirst => Ok(()),
+            _ if state.is_trial_first() => self.skip_first(state).await,
+            _ => {
                 self.set_trial(state, TrialState::None).await?;
                 self.remove_marker(NOT_FINALIZED).await
             }
-            false => Ok(()),
         }
     }
 
     /// Makes the running deployment the first of the menu, without the arguments of the trial.
     async fn keep_booted(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        state.refuse_foreign()?;
+        // Otherwise a boot after the change of the menu would enter the second deployment.
+        self.lock_trial(state).await?;
         self.select(state, state.booted).await?;
         self.end_trial(&OstreeState::read(&self.root)?).await
     }
@@ -190,7 +215,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         state.refuse_foreign_staged()?;
         if position != 0 {
             let position = position.to_string();
-            self.admin("set-default", &[&position], MENU_TIMEOUT)
+            self.admin("set-default", &[&position], OSTREE_TIMEOUT)
                 .await?;
         }
         let entry = &state.entries[position];
@@ -198,7 +223,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if is_trial {
             let words = argument_words(&self.root, &arguments)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            self.admin("instutil set-kargs", &words, MENU_TIMEOUT)
+            self.admin("instutil set-kargs", &words, OSTREE_TIMEOUT)
                 .await?;
         }
         OstreeState::read(&self.root)?.check_first(&entry.id, &arguments)
@@ -249,7 +274,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
     }
 
     async fn clean_up(&self) -> Result<(), OsError> {
-        let at = |error: OstreeError| error.at(ProviderStep::Discard);
+        let at = |error: OstreeError| error.at(ProviderStep::CleanUp);
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;
         self.remove_images(None).await.map_err(at)
@@ -272,6 +297,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         match state.own_staged() {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
             _ if state.is_trial_booted() && state.booted().id == *staged => {
+                state.refuse_foreign().map_err(at)?;
                 let unlocked = self.set_trial(&state, TrialState::Unlocked).await;
                 unlocked.map_err(at)
             }

@@ -25,6 +25,8 @@ pub enum ProviderStep {
     Discard,
     /// [`OsProvider::roll_back`].
     RollBack,
+    /// [`OsProvider::clean_up`].
+    CleanUp,
 }
 
 impl fmt::Display for ProviderStep {
@@ -38,6 +40,7 @@ impl fmt::Display for ProviderStep {
             Self::Keep => "keep the booted deployment",
             Self::Discard => "discard the staged deployment",
             Self::RollBack => "roll back to the previous deployment",
+            Self::CleanUp => "remove unused OS images and boot entries",
         })
     }
 }

@@ -85,6 +85,9 @@ impl<C: HostCommand> SystemdBootProvider<C> {
         self.lock_entry(state).await?;
         // The entry of the trial is the last one: a repeated keep continues while it is there.
         kernel_cmdline::follow(&self.root, &state.kept)?;
+        if !state.is_trial_running() {
+            kernel_cmdline::remove_created(&self.root, &state.kept, &state.host)?;
+        }
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;
         }
@@ -102,6 +105,7 @@ impl<C: HostCommand> SystemdBootProvider<C> {
         };
         if let Some(text) = entry.text {
             self.remove_entry(&state).await?;
+            kernel_cmdline::create_if_missing(&self.root, &state.default.options)?;
             state.files.write(&self.root, TRIAL_FILE, &text)?;
         }
         Ok(Some(DeploymentId::new(entry.id)))

@@ -12,6 +12,9 @@ const TRIAL_MARK: &str = "machinist.trial";
 /// one in the initial RAM disk that finds no usable init (systemd(1): it would freeze).
 const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1";
 
+const ID_PREFIX: &str = "machinist-";
+const ID_DIGITS: usize = 16;
+
 /// The identifier of a deployment: its arguments, however they are spelled. The kernel is none of its parts, because
 /// the distribution may install another one at any time.
 pub(super) fn id_of(arguments: &KernelCommandLine) -> String {
@@ -23,7 +26,13 @@ pub(super) fn id_of(arguments: &KernelCommandLine) -> String {
     let digest = Digest::of(text.as_bytes());
     let digest = digest.to_string();
     let hex = digest.rsplit(':').next().unwrap_or_default();
-    format!("machinist-{}", hex.get(..16).unwrap_or_default())
+    format!("{ID_PREFIX}{}", hex.get(..ID_DIGITS).unwrap_or_default())
+}
+
+/// Whether this is an identifier of [`id_of`].
+pub(super) fn is_trial_id(text: &str) -> bool {
+    let hex = text.strip_prefix(ID_PREFIX).unwrap_or_default();
+    hex.len() == ID_DIGITS && hex.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The arguments of a trial: those of its deployment, and those of the trial itself.
@@ -33,6 +42,12 @@ pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelComma
         "{RESTART_ARGUMENTS} {TRIAL_MARK}={id}"
     )));
     all
+}
+
+/// The identifier of the deployment of a trial with these arguments; `None` if they are not those of a trial.
+pub(super) fn trial_id(arguments: &KernelCommandLine) -> Option<&str> {
+    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
+    mark.map(|mark| mark.value().unwrap_or_default())
 }
 
 /// The arguments of a deployment, and whether they were those of a trial.

@@ -203,6 +203,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
         };
         if deployments.booted.id.as_str() == trial.deployment {
+            // No further boot enters it, also if an administrator changes the menu of the boot loader.
+            self.lock_deployment().await?;
             if trial.state != OsTrialState::Booted {
                 self.set_trial_state(OsTrialState::Booted);
                 self.save().await?;

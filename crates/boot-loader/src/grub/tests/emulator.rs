@@ -12,7 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{super::evaluation::SimulatedGrub, Files};
+use super::{super::simulated_grub::SimulatedGrub, Files};
 use machinist_ignition::KernelCommandLine;
 
 /// Random numbers of a seed (splitmix64).

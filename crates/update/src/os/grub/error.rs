@@ -22,9 +22,13 @@ pub(in crate::os) enum GrubError {
     },
     #[error("the menu entry {0:?} has none or several commands linux")]
     UnusualEntry(String),
+    #[error("the file {0} of the default menu entry does not exist")]
+    EntryMissing(String),
     #[error("the entry would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },
-    #[error("the arguments of the boot do not begin with those of the host: {0:?}")]
+    #[error(
+        "the arguments {0:?} of a boot do not contain those of the host followed by those of machinist"
+    )]
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
@@ -34,7 +38,7 @@ pub(in crate::os) enum GrubError {
     BrokenBlock,
     #[error("another program has changed {0}")]
     FileChanged(AbsPath),
-    #[error("another program keeps changing /boot/grub/grub.cfg")]
+    #[error("another program keeps changing grub.cfg")]
     ConfigChanged,
     #[error("the boot without a trial would change: {0:?} instead of {1:?}")]
     OtherDefault(String, String),
@@ -43,7 +47,7 @@ pub(in crate::os) enum GrubError {
     #[error(transparent)]
     Cmdline(#[from] KernelCmdlineError),
     #[error(
-        "GRUB enters {0} and not the entry in saved_entry: set GRUB_DEFAULT=saved in /etc/default/grub and run \
+        "the default entry of GRUB, {0}, does not depend on saved_entry: set GRUB_DEFAULT=saved in /etc/default/grub and run \
          grub2-mkconfig -o /boot/grub2/grub.cfg"
     )]
     NotSaved(String),

@@ -43,8 +43,9 @@ impl KeptEntry {
         kept: &KeptArguments,
     ) -> Result<Self, GrubError> {
         let name = state.selected.entry.join(">");
-        let base = HostFiles::new(root).text(&format!("{DIRECTORY}/{name}.conf"));
-        let base = base.ok_or_else(|| GrubError::UnusualEntry(name.clone()))?;
+        let base = format!("{DIRECTORY}/{name}.conf");
+        let text = HostFiles::new(root).text(&base);
+        let base = text.ok_or(GrubError::EntryMissing(base))?;
         let mut options = options_of_host(&base, &state.kept.current);
         let is_tuned = state
             .block
@@ -72,7 +73,7 @@ impl KeptEntry {
             Some(dead) => files.with(&dead.file, None),
             None => files,
         };
-        // Without the variable, no boot may enter it: the order of the menu differs between versions of GRUB.
+        // With the present variable, no boot may enter it: the order of the menu differs between versions of GRUB.
         let unsaved = boot(&files.clone().with_block(&before)?)?;
         let boot = boot(&files.with_block(&block)?)?;
         if boot.entry != [id] || unsaved.entry != state.selected.entry {

@@ -90,7 +90,7 @@ fn desired(state: &GrubState, wanted: &DesiredDeployment) -> Result<KernelComman
         let remove = change.remove.iter().filter(|one| own.contains(one));
         change.remove = remove.cloned().collect();
     }
-    Ok(change.over(&booted))
+    Ok(change.apply_to(&booted))
 }
 
 /// Checks by simulated boots that the entry would boot with the arguments, and that other boots do not change.

@@ -49,6 +49,8 @@ pub(super) fn entry(
     for line in body.split_inclusive('\n') {
         match is_linux(&line) {
             true => text.push_str(&restarting(&format!("{} {kernel} {words}", name(line)))),
+            // A trial that a person chooses in the menu must not become the default.
+            false if name(line) == "savedefault" => {}
             false if is_initrd(line) => text.push_str(&restarting(line.trim())),
             false => text.push_str(line),
         }

@@ -4,6 +4,7 @@ use super::error::OstreeError;
 use crate::os::{
     DeploymentId,
     grub::{MenuSource, real_path},
+    trial_arguments::trial_id,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::{
@@ -34,8 +35,8 @@ pub(super) struct BootEntry {
     selector: String,
     /// The order of the menu: the highest number is the first.
     version: u64,
-    /// GRUB replaces a variable in its arguments, such as `$tuned_params`.
-    pub(super) has_variable: bool,
+    /// GRUB replaces a variable in a part of an argument.
+    pub(super) has_partial_variable: bool,
 }
 
 /// Reads the entries in the order of the menu.
@@ -70,8 +71,16 @@ impl BootEntry {
             arguments,
             selector,
             version: entry.version.as_deref()?.parse().ok()?,
-            has_variable: source == MenuSource::BlsConfig && entry.options.contains('$'),
+            has_partial_variable: source == MenuSource::BlsConfig && {
+                let mut words = entry.options.split(' ');
+                words.any(|word| word.contains('$') && variable(word).is_none())
+            },
         })
+    }
+
+    /// Whether it has the arguments of a trial.
+    pub(super) fn is_trial(&self) -> bool {
+        trial_id(&self.arguments).is_some()
     }
 
     /// Whether a boot with these arguments enters the deployment.
@@ -121,12 +130,43 @@ impl GrubFiles for OneEntry<'_> {
     }
 }
 
+/// The name of an argument that stands for a variable while an entry is read.
+const VARIABLE: &str = "machinist.variable";
+
+/// The name of a variable that is a whole word: `$ignition_firstboot` of Fedora CoreOS, `$tuned_params` of TuneD.
+pub(super) fn variable(word: &str) -> Option<&str> {
+    let name = word.strip_prefix('$')?;
+    let braced = name
+        .strip_prefix('{')
+        .and_then(|name| name.strip_suffix('}'));
+    let name = braced.unwrap_or(name);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (!name.is_empty() && name.chars().all(is_name)).then_some(name)
+}
+
 /// The arguments that the kernel gets from the options of an entry: libostree writes them as they are, and GRUB expands
-/// them. `None` if they are no words of a script.
+/// them. Where GRUB reads the entry itself, a variable that is a whole word stays, because other programs than machinist
+/// use it. `None` if they are no words of a script.
 pub(super) fn kernel_arguments(options: &str, source: MenuSource) -> Option<KernelCommandLine> {
-    let config = OneEntry(options, source);
+    let is_bls = source == MenuSource::BlsConfig;
+    let words = options.split(' ').map(|word| match variable(word) {
+        Some(name) if is_bls => format!("{VARIABLE}={name}"),
+        _ => word.to_owned(),
+    });
+    let words: Vec<String> = words.collect();
+    let options = words.join(" ");
+    let config = OneEntry(&options, source);
     let boot = SimulatedGrub::new(&config, "").boot().ok()?;
-    Some(boot.arguments())
+    let text = boot.arguments().to_string();
+    let words = text.split(' ').map(|word| {
+        let name = word.strip_prefix(VARIABLE)?.strip_prefix('=');
+        name.map(|name| format!("${name}"))
+    });
+    let words = words.zip(text.split(' '));
+    let words: Vec<String> = words
+        .map(|(variable, word)| variable.unwrap_or_else(|| word.to_owned()))
+        .collect();
+    Some(KernelCommandLine::parse(&words.join(" ")))
 }
 
 #[cfg(test)]
@@ -144,6 +184,12 @@ mod tests {
         // blscfg replaces the variable within quotes as well.
         let found = kernel_arguments(&words, MenuSource::BlsConfig);
         assert_ne!(found, Some(hard.clone()));
+        let entry = "rw $ignition_firstboot a=\"b $c\" ${tuned_params} 'd  $e'";
+        let found = kernel_arguments(entry, MenuSource::BlsConfig).unwrap();
+        assert_eq!(
+            found.to_string(),
+            "rw $ignition_firstboot \"a=b \" $tuned_params \"d  \""
+        );
         let plain = KernelCommandLine::parse(&hard.to_string().replace('$', ""));
         let words = script_words(&plain).unwrap();
         let found = kernel_arguments(&words, MenuSource::BlsConfig);

@@ -60,7 +60,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         ];
         let switched = self.run_in_background(SYSTEMD_INHIBIT, &arguments, limit);
         switched.await.map_err(OstreeError::Switch)?;
-        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
+        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("bootc switch"))?;
         let origin = images::origin_of(&self.root, stateroot, &staged.id)?;
         images::check_image(&self.root, stateroot, &staged.id, Some(image))?;
         Ok(SwitchedDeployment { staged, origin })

@@ -37,12 +37,18 @@ pub(super) enum OstreeError {
     )]
     ForeignDefault(DeploymentId),
     #[error(
-        "the boot entry of the deployment {0} has a variable of GRUB, such as $tuned_params, which a new deployment \
+        "the boot entry of the deployment {0} has a variable of GRUB in a part of an argument, which a new deployment \
          would lose"
     )]
     Variable(DeploymentId),
-    #[error("ostree admin has staged nothing")]
-    NothingStaged,
+    #[error(
+        "kernel argument {0}: GRUB replaces variables in boot entries, so that $ cannot be passed to the kernel"
+    )]
+    NewVariable(String),
+    #[error("another program has changed the menu, so that the failed deployment is still there")]
+    TrialRemains,
+    #[error("{0} has reported success and staged no deployment")]
+    NothingStaged(&'static str),
     #[error(
         "after a boot into a new deployment that fails, GRUB would not select the previous one: \
          grub.cfg does not source custom.cfg"
@@ -50,7 +56,12 @@ pub(super) enum OstreeError {
     NoCustomConfig,
     #[error("the deployment would boot with {found:?} instead of {wanted:?}")]
     OtherArguments { found: String, wanted: String },
-    #[error("there is no rpm-ostree, which adds packages")]
+    #[error(
+        "the running image is from {0} as well, which bootc and rpm-ostree take for the same image: put the new one at \
+         another path, or give it another tag"
+    )]
+    SamePath(String),
+    #[error("extensions and kernel types need rpm-ostree, which is not installed")]
     Unsupported,
     #[error(
         "the deployment {0} has files in its initial RAM disk (rpm-ostree initramfs-etc), which a new one would lose"
@@ -62,7 +73,7 @@ pub(super) enum OstreeError {
         #[source]
         source: BackgroundError,
     },
-    #[error("rpm-ostree has staged the packages {found} instead of {wanted}")]
+    #[error("rpm-ostree has staged a deployment with {found} instead of {wanted}")]
     OtherPackages { found: String, wanted: String },
     #[error("cannot write {file} on a file system that is mounted read-only")]
     Write {
@@ -78,7 +89,11 @@ pub(super) enum OstreeError {
     },
     #[error("the image {0} is not in the repository of libostree")]
     NotFetched(ImageRef),
-    #[error("there is an image with the digest {0} instead")]
+    #[error(
+        "skopeo reads the image as the user nobody, who must be able to read its directories and files"
+    )]
+    Unreadable(#[source] Box<dyn Error + Send + Sync>),
+    #[error("the image there has the digest {0} instead")]
     OtherDigest(String),
     #[error("{0:?} is not a commit of libostree")]
     Commit(String),
@@ -101,7 +116,7 @@ pub(super) enum OstreeError {
          lose them"
     )]
     LocalPackages(DeploymentId),
-    #[error("bootc has staged the image {found} instead of {wanted}")]
+    #[error("the staged deployment has the image {found} instead of {wanted}")]
     OtherImage { found: String, wanted: String },
     #[error("ostree admin {command} failed")]
     Command {
@@ -126,6 +141,7 @@ impl OstreeError {
             | Self::Write { .. }
             | Self::Switch(_)
             | Self::Stop(_)
+            | Self::TrialRemains
             | Self::ForeignStaged(_)
             | Self::ForeignDefault(_)
             | Self::LocalPackages(_)

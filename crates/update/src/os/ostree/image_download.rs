@@ -3,7 +3,7 @@
 use std::{error::Error, time::Duration};
 
 use super::{
-    MENU_TIMEOUT, OstreeProvider, RpmOstree,
+    OSTREE_TIMEOUT, OstreeProvider, RpmOstree,
     commit_image::REPOSITORY,
     error::OstreeError,
     fetched_images::{record, recorded},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
-use machinist_plan::ImageRef;
+use machinist_plan::{ImageRef, ImageTransport};
 use machinist_rootfs::RootError;
 
 /// The file of a new deployment's origin, and those with the output of a program in the background.
@@ -43,6 +43,8 @@ enum DownloadFailure {
     /// The registry has no such image, or the signature policy rejects it.
     Final,
     NoSpace,
+    /// A file of an image on this host.
+    Unreadable,
     Other,
 }
 
@@ -64,11 +66,13 @@ const FINAL_ERRORS: [&str; 9] = [
 ];
 
 impl DownloadFailure {
-    fn of(output: &str) -> Self {
+    fn of(image: &ImageRef, output: &str) -> Self {
+        let is_local = image.transport() != ImageTransport::Registry;
         let has = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
         match () {
             () if has(&NO_SPACE) => Self::NoSpace,
             () if has(&FINAL_ERRORS) => Self::Final,
+            () if is_local && has(&["permission denied"]) => Self::Unreadable,
             () => Self::Other,
         }
     }
@@ -84,13 +88,13 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Fetch);
         let begun = self.begin_progress();
         begun.map_err(|error| at(error.into()))?;
-        if let Some(fetched) = images::fetched(&self.root, image).map_err(at)? {
+        if let Some(fetched) = images::find_complete(&self.root, image).map_err(at)? {
             return Ok(fetched);
         }
         self.try_remove_images(Some(image)).await;
         let recorded = self.record_before(image);
         recorded.map_err(|error| at(error.into()))?;
-        let reference = images::pulled(image);
+        let reference = images::pull_reference(image);
         let pull = [
             "container",
             "image",
@@ -102,7 +106,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if let Err(error) = self.run_ostree_in_background(&pull, limit).await {
             return Err(self.download_error(image, error, limit).await);
         }
-        match images::fetched(&self.root, image).map_err(at)? {
+        match images::find_complete(&self.root, image).map_err(at)? {
             Some(fetched) => Ok(fetched),
             None => Err(self.other_content(image).await),
         }
@@ -198,7 +202,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             let step = ProviderStep::Fetch;
             return OsError::TimedOut { step, limit };
         };
-        let failure = DownloadFailure::of(&source.to_string());
+        let failure = DownloadFailure::of(image, &source.to_string());
         if failure != DownloadFailure::Other
             && let Err(error) = self.remove_layers().await
         {
@@ -207,6 +211,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let image = image.clone();
         match failure {
             DownloadFailure::NoSpace => OsError::NoSpace { image, source },
+            DownloadFailure::Unreadable => OsError::Unreachable {
+                image,
+                retryable: false,
+                source: Box::new(OstreeError::Unreadable(source)),
+            },
             _ => OsError::Unreachable {
                 image,
                 retryable: failure == DownloadFailure::Other,
@@ -238,10 +247,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 }
                 _ if needed == Some(image) => used.push(image.clone()),
                 // The same path has another image by now.
-                _ if needed
-                    .is_some_and(|needed| images::stored(needed) == images::stored(image)) => {}
+                _ if needed.is_some_and(|needed| {
+                    images::storage_reference(needed) == images::storage_reference(image)
+                }) => {}
                 Some(_) => {
-                    let image = images::stored(image);
+                    let image = images::storage_reference(image);
                     self.container("remove", &["--repo", REPOSITORY, &image])
                         .await?;
                 }
@@ -259,7 +269,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     async fn remove_layers(&self) -> Result<(), OstreeError> {
         let arguments = ["--repo", REPOSITORY];
         self.container("prune-layers", &arguments).await?;
-        self.admin("cleanup", &[], MENU_TIMEOUT).await
+        self.admin("cleanup", &[], OSTREE_TIMEOUT).await
     }
 
     async fn container(
@@ -280,6 +290,9 @@ mod tests {
 
     #[test]
     fn the_errors_of_a_download_decide_whether_it_is_retried() {
+        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let image = |name: &str| ImageRef::parse(&format!("{name}@{digest}")).unwrap();
+        let (remote, local) = (image("q.io/os"), image("oci:/root/os"));
         let opened = "Creating importer Caused by: failed to invoke method OpenImage: failed to invoke method OpenImage: ";
         for (output, failure) in [
             (
@@ -309,7 +322,10 @@ mod tests {
             ("", DownloadFailure::Other),
         ] {
             let output = format!("{opened}{output}");
-            assert_eq!(DownloadFailure::of(&output), failure, "{output}");
+            assert_eq!(DownloadFailure::of(&remote, &output), failure, "{output}");
         }
+        let output = "open /root/os/index.json: permission denied";
+        let found = [&remote, &local].map(|image| DownloadFailure::of(image, output));
+        assert_eq!(found, [DownloadFailure::Other, DownloadFailure::Unreadable]);
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use super::{
     booted_deployment::booted_deployment,
     commit_image::CommitImage,
+    deployed_image::DeployedImage,
     error::OstreeError,
     layered_packages::{LayeredPackages, PackageNames},
     own_packages::own_packages,
@@ -28,27 +29,6 @@ pub(super) fn commit_of(deployment: &DeploymentId) -> &str {
     deployment.as_str().split('.').next().unwrap_or_default()
 }
 
-/// The image of a deployment, and its version. Both are `None` if they cannot be read.
-pub(super) fn of_deployment(
-    root: &Root,
-    stateroot: &str,
-    deployment: &DeploymentId,
-) -> (Option<ImageRef>, Option<String>) {
-    let commit = match CommitImage::read(root, commit_of(deployment)) {
-        Ok(commit) => commit,
-        Err(error) => {
-            let error = machinist_base::error_chain::chain(&error);
-            tracing::debug!("the image of the deployment {deployment} is unknown: {error}");
-            return (None, None);
-        }
-    };
-    let origin = origin_of(root, stateroot, deployment).ok();
-    let name = origin.as_deref().and_then(image_name);
-    let image = name.zip(commit.digest);
-    let image = image.and_then(|(name, digest)| ImageRef::parse(&format!("{name}@{digest}")).ok());
-    (image, commit.version)
-}
-
 /// The text of a deployment's origin.
 pub(super) fn origin_of(
     root: &Root,
@@ -58,6 +38,19 @@ pub(super) fn origin_of(
     let path = origin_file(stateroot, deployment);
     let path = AbsPath::new(&path).map_err(|_| OstreeError::Commit(deployment.to_string()))?;
     Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
+}
+
+/// Whether a deployment was made from an image that other programs name as this one.
+pub(super) fn is_origin(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+    image: &ImageRef,
+) -> bool {
+    let reference = pull_reference(image);
+    let origin = origin_of(root, stateroot, deployment).unwrap_or_default();
+    let mut values = origin.lines().filter_map(|line| line.split_once('='));
+    values.any(|(_, value)| value.trim() == reference)
 }
 
 /// The packages that rpm-ostree has added to a deployment.
@@ -80,10 +73,13 @@ pub(super) fn check_image(
     let Some(wanted) = wanted else {
         return Ok(());
     };
-    match of_deployment(root, stateroot, deployment).0 {
-        Some(found) if found.digest() == wanted.digest() => Ok(()),
-        found => Err(OstreeError::OtherImage {
-            found: found.map_or_else(|| "none".to_owned(), |found| found.to_string()),
+    let found = DeployedImage::of(root, stateroot, deployment);
+    match found.is(wanted) {
+        true => Ok(()),
+        false => Err(OstreeError::OtherImage {
+            found: found
+                .image
+                .map_or_else(|| "none".to_owned(), |found| found.to_string()),
             wanted: wanted.to_string(),
         }),
     }
@@ -94,41 +90,25 @@ pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String 
     format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
 }
 
-/// The name of the image in the origin of a deployment, with its tag and without its digest.
-fn image_name(origin: &str) -> Option<&str> {
-    let mut lines = origin.lines().filter_map(|line| line.split_once('='));
-    let (_, value) = lines.find(|(key, _)| key.trim() == "container-image-reference")?;
-    let value = value.trim();
-    let name = match value.strip_prefix("ostree-remote-registry:") {
-        Some(rest) => rest.split_once(':')?.1,
-        None => ["docker://", "registry:"]
-            .iter()
-            .find_map(|transport| Some(value.split_once(transport)?.1))
-            .or_else(|| {
-                let local = [":oci:/", ":oci-archive:/"];
-                let at = local.iter().find_map(|transport| value.find(transport))?;
-                Some(&value[at + 1..])
-            })?,
-    };
-    Some(name.split_once('@').map_or(name, |(name, _)| name))
-}
-
 /// The origin of a deployment of this image.
-pub(super) fn origin(image: &ImageRef) -> String {
-    format!("[origin]\ncontainer-image-reference={}\n", pulled(image))
+pub(super) fn origin_text(image: &ImageRef) -> String {
+    format!(
+        "[origin]\ncontainer-image-reference={}\n",
+        pull_reference(image)
+    )
 }
 
 /// The image as `ostree container image pull` names it. The program that downloads it enforces
 /// containers-policy.json(5).
-pub(super) fn pulled(image: &ImageRef) -> String {
+pub(super) fn pull_reference(image: &ImageRef) -> String {
     match image.transport() {
         ImageTransport::Registry => format!("ostree-unverified-registry:{image}"),
-        _ => format!("ostree-unverified-image:{}", stored(image)),
+        _ => format!("ostree-unverified-image:{}", storage_reference(image)),
     }
 }
 
 /// The image as `ostree container image remove` names it. A path has no digest there.
-pub(super) fn stored(image: &ImageRef) -> String {
+pub(super) fn storage_reference(image: &ImageRef) -> String {
     match image.transport() {
         ImageTransport::Registry => format!("docker://{image}"),
         local => format!("{}:{}", local.name(), image.name()),
@@ -156,10 +136,10 @@ fn escaped(image: &str) -> String {
     text
 }
 
-/// The commit of what was last fetched as [`stored`] names it; `None` if no image is complete there. If that is a path,
+/// The commit of what was last fetched as [`storage_reference`] names it; `None` if no image is complete there. If that is a path,
 /// the commit may have another digest.
 pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
-    let path = format!("{IMAGE_REFERENCES}/{}", escaped(&stored(image)));
+    let path = format!("{IMAGE_REFERENCES}/{}", escaped(&storage_reference(image)));
     let Ok(path) = AbsPath::new(&path) else {
         return Ok(None);
     };
@@ -171,7 +151,10 @@ pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<Stri
 }
 
 /// An image that is complete in the repository.
-pub(super) fn fetched(root: &Root, image: &ImageRef) -> Result<Option<FetchedImage>, OstreeError> {
+pub(super) fn find_complete(
+    root: &Root,
+    image: &ImageRef,
+) -> Result<Option<FetchedImage>, OstreeError> {
     let fetched = fetched_commit(root, image)?;
     Ok(fetched.map(|(_, CommitImage { version, .. })| FetchedImage { version }))
 }
@@ -189,7 +172,9 @@ pub(super) fn fetched_commit(
         Err(OstreeError::Root(error)) if error.is_not_found() => return Ok(None),
         stored => stored?,
     };
-    let is_wanted = stored.digest.as_deref() == Some(&*image.digest().to_string());
+    // A registry was asked for the digest, which may be that of an index with images of several platforms.
+    let is_wanted = image.transport() == ImageTransport::Registry
+        || stored.digest.as_deref() == Some(&*image.digest().to_string());
     Ok(is_wanted.then_some((commit, stored)))
 }
 
@@ -210,8 +195,8 @@ pub(in crate::os) fn facts(
     let booted = booted.map(|(stateroot, name)| (stateroot, DeploymentId::new(name)));
     let packages = booted.as_ref();
     let packages = packages.map(|(stateroot, id)| packages_of(root, stateroot, id));
-    let booted = booted.map(|(stateroot, id)| of_deployment(root, stateroot, &id));
-    let (image, version) = booted.unwrap_or_default();
+    let booted = booted.map(|(stateroot, id)| DeployedImage::of(root, stateroot, &id));
+    let booted = booted.unwrap_or_default();
     let mut own = own_packages(root).unwrap_or_default();
     own.extend(adopted_packages.iter().cloned());
     let own_extensions = packages.as_ref().map(|all| all.own_extensions(&own));
@@ -219,10 +204,15 @@ pub(in crate::os) fn facts(
         .as_ref()
         .is_some_and(|all| all.has_own_kernel(&own));
     let desired = desired.and_then(|image| ImageRef::parse(image).ok());
-    let fetched = desired.and_then(|image| fetched(root, &image).ok().flatten());
+    let fetched = desired
+        .as_ref()
+        .and_then(|image| find_complete(root, image).ok().flatten());
+    let image = desired
+        .filter(|desired| booted.is(desired))
+        .or(booted.image);
     OsFacts {
         image: image.map(|image| image.to_string()),
-        version,
+        version: booted.version,
         offered: fetched.and_then(|fetched| fetched.version),
         extensions: packages.map(|all| all.extensions()),
         own_extensions: own_extensions.unwrap_or_default(),
@@ -247,41 +237,5 @@ mod tests {
         ] {
             assert_eq!(escaped(image), name);
         }
-    }
-
-    #[test]
-    fn the_origin_names_the_image() {
-        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-        for (reference, name) in [
-            (
-                format!("ostree-unverified-registry:quay.io/os@{digest}"),
-                Some("quay.io/os"),
-            ),
-            (
-                "ostree-unverified-image:docker://r:5000/os:4.16".to_owned(),
-                Some("r:5000/os:4.16"),
-            ),
-            (
-                "ostree-image-signed:registry:quay.io/os:9".to_owned(),
-                Some("quay.io/os:9"),
-            ),
-            (
-                "ostree-remote-registry:fedora:quay.io/os".to_owned(),
-                Some("quay.io/os"),
-            ),
-            (
-                "ostree-unverified-image:oci:/srv/os".to_owned(),
-                Some("oci:/srv/os"),
-            ),
-            (
-                "ostree-remote-image:fedora:oci-archive:/srv/os.tar:9".to_owned(),
-                Some("oci-archive:/srv/os.tar:9"),
-            ),
-            ("ostree-unverified-image:dir:/srv/os".to_owned(), None),
-        ] {
-            let text = format!("[origin]\ncontainer-image-reference={reference}\n");
-            assert_eq!(image_name(&text), name, "{reference}");
-        }
-        assert_eq!(image_name("[origin]\nrefspec=debian/stable\n"), None);
     }
 }

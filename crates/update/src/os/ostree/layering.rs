@@ -166,7 +166,12 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let origin = images::origin_of(&self.root, &state.stateroot, &staged.id)?;
         let found = LayeredPackages::of_origin(&origin);
         if !found.is_same(&update.result) {
-            let list = |packages: &LayeredPackages| format!("{:?}", packages.requested);
+            let list = |packages: &LayeredPackages| {
+                format!(
+                    "the packages {:?} without {:?}",
+                    packages.requested, packages.removed
+                )
+            };
             return Err(OstreeError::OtherPackages {
                 found: list(&found),
                 wanted: list(&update.result),

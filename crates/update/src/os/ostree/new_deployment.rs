@@ -1,7 +1,7 @@
 //! Computes a new deployment, without staging it.
 
 use super::{
-    boot_entries::kernel_arguments,
+    boot_entries::{kernel_arguments, variable},
     error::OstreeError,
     images,
     package_update::{PackageUpdate, RPM_OSTREE},
@@ -10,14 +10,14 @@ use super::{
     trial_block::{self, custom_config},
 };
 use crate::os::{
-    DeploymentId, DesiredDeployment, KernelArguments, OsError, ProviderStep,
+    DeploymentId, DesiredDeployment, KernelArgumentEdit, OsError, ProviderStep,
     grub::{GrubError, HostFiles, MenuSource},
-    host_detection::is_there,
+    host_detection::{host_kind, is_there},
     trial_arguments::{id_of, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
 use machinist_ignition::KernelCommandLine;
-use machinist_plan::ImageRef;
+use machinist_plan::{HostKind, ImageRef};
 use machinist_rootfs::Root;
 
 /// A new deployment.
@@ -46,7 +46,7 @@ impl TrialArguments {
     fn of(
         root: &Root,
         base: &KernelCommandLine,
-        change: &KernelArguments,
+        change: &KernelArgumentEdit,
     ) -> Result<Self, OstreeError> {
         let own = carried_arguments(base, change)?;
         let all = with_trial(&own, &id_of(&own));
@@ -69,13 +69,13 @@ pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<()
 /// The arguments of the deployment. libostree keeps the last of several equal arguments.
 fn carried_arguments(
     booted: &KernelCommandLine,
-    change: &KernelArguments,
+    change: &KernelArgumentEdit,
 ) -> Result<KernelCommandLine, OstreeError> {
-    let host = KernelArguments {
+    let host = KernelArgumentEdit {
         append: KernelCommandLine::default(),
         ..change.clone()
     };
-    let mut all = host.over(booted);
+    let mut all = host.apply_to(booted);
     // It would be moved, and later be removed with those of machinist.
     if let Some(equal) = change.append.iter().find(|one| all.contains(one)) {
         return Err(OstreeError::Repeated(equal.as_str().to_owned()));
@@ -92,13 +92,41 @@ pub(super) fn argument_words(
     root: &Root,
     arguments: &KernelCommandLine,
 ) -> Result<Vec<String>, OstreeError> {
-    let words = script_word_list(arguments).map_err(GrubError::from)?;
-    match kernel_arguments(&words.join(" "), MenuSource::of(root)) {
+    let mut words = script_word_list(arguments).map_err(GrubError::from)?;
+    let source = MenuSource::of(root);
+    if source == MenuSource::BlsConfig {
+        for word in &mut words {
+            // GRUB replaces it in every boot.
+            if let Some(name) = variable(word.trim_matches('\'')) {
+                *word = format!("${name}");
+            }
+        }
+    }
+    match kernel_arguments(&words.join(" "), source) {
         Some(found) if found == *arguments => Ok(words),
         found => Err(OstreeError::OtherArguments {
             found: found.unwrap_or_default().to_string(),
             wanted: arguments.to_string(),
         }),
+    }
+}
+
+/// Refuses variables of GRUB that a new deployment would lose, and those in the config.
+fn check_variables(
+    root: &Root,
+    state: &OstreeState,
+    wanted: &DesiredDeployment,
+) -> Result<(), OstreeError> {
+    let booted = &state.entries[state.booted];
+    if booted.has_partial_variable {
+        return Err(OstreeError::Variable(booted.id.clone()));
+    }
+    let mut new = wanted.kernel_arguments.append.iter();
+    match new.find(|one| one.as_str().contains('$')) {
+        Some(argument) if MenuSource::of(root) == MenuSource::BlsConfig => {
+            Err(OstreeError::NewVariable(argument.as_str().to_owned()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -115,15 +143,10 @@ impl NewDeployment {
         }
         state.refuse_foreign()?;
         let booted = state.booted();
-        if state.entries[state.booted].has_variable {
-            return Err(OstreeError::Variable(booted.id));
-        }
+        check_variables(root, state, wanted)?;
         let arguments =
             TrialArguments::of(root, &booted.kernel_arguments, &wanted.kernel_arguments)?;
-        let has_image = |image: &&ImageRef| {
-            let booted = booted.image.as_ref();
-            booted.is_some_and(|booted| booted.digest() == image.digest())
-        };
+        let has_image = |image: &ImageRef| state.has_digest(&booted.id, Some(image));
         let image = wanted.image.as_ref().filter(|image| !has_image(image));
         let layered = state.packages_of(&booted.id);
         if layered.has_initramfs_files {
@@ -136,6 +159,12 @@ impl NewDeployment {
         }
         if image.is_some() && packages.is_none() && !layered.is_empty() {
             return Err(OstreeError::LocalPackages(booted.id));
+        }
+        if let Some(image) = image
+            && (packages.is_some() || host_kind(root) == HostKind::Bootc)
+            && images::is_origin(root, &state.stateroot, &booted.id, image)
+        {
+            return Err(OstreeError::SamePath(images::storage_reference(image)));
         }
         let commit = match image {
             Some(image) => images::fetched_commit(root, image)?.map(|(commit, _)| commit),
@@ -175,15 +204,15 @@ impl NewDeployment {
         self,
         root: &Root,
         base: &KernelCommandLine,
-        change: &KernelArguments,
+        change: &KernelArgumentEdit,
     ) -> Result<Self, OstreeError> {
-        let host = KernelArguments {
+        let host = KernelArgumentEdit {
             append: KernelCommandLine::default(),
             ..change.clone()
         };
-        let host = host.over(base);
+        let host = host.apply_to(base);
         let append = change.append.iter().filter(|one| !host.contains(one));
-        let change = KernelArguments {
+        let change = KernelArgumentEdit {
             append: append.cloned().collect(),
             ..change.clone()
         };

@@ -57,7 +57,7 @@ impl PackageUpdate {
                 .map(|wanted| wanted.adopted.clone())
                 .unwrap_or_default(),
             change: PackageChange {
-                image: image.map(images::pulled),
+                image: image.map(images::pull_reference),
                 ..change
             },
             repository: repository.cloned(),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{MENU_TIMEOUT, OSTREE, OstreeProvider, RpmOstree, error::OstreeError};
+use super::{OSTREE, OSTREE_TIMEOUT, OstreeProvider, RpmOstree, error::OstreeError};
 use crate::os::{
     BackgroundError, HostCommand,
     grub::{NewGrubFile, mount_of, mounts, real_path},
@@ -105,7 +105,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     async fn unshare(&self, file: &str, script: &str, rest: &[&str]) -> Result<(), OstreeError> {
         let arguments = unshare(script, rest);
-        let done = self.commands.run(UNSHARE, &arguments, MENU_TIMEOUT).await;
+        let done = self.commands.run(UNSHARE, &arguments, OSTREE_TIMEOUT).await;
         done.map_err(|source| OstreeError::Write {
             file: file.to_owned(),
             source,
@@ -140,7 +140,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let all = self.ostree_arguments(arguments);
         let program = self.ostree_program();
-        self.commands.run(program, &all, MENU_TIMEOUT).await
+        self.commands.run(program, &all, OSTREE_TIMEOUT).await
     }
 
     /// Runs one that takes long.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::{
-    MENU_TIMEOUT, OstreeProvider, RpmOstree,
+    OSTREE_TIMEOUT, OstreeProvider, RpmOstree,
     bootc::SWITCHING,
     error::OstreeError,
     images,
     new_deployment::NewDeployment,
     staged::Staged,
-    state::OstreeState,
+    state::{OstreeState, TRIAL_COMMIT},
     trial_block::{NOT_FINALIZED, TrialState},
 };
 use crate::os::{
@@ -46,11 +46,14 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.write_custom(&ChangedFiles::read(&self.root)?, &new.custom)
             .await?;
         let command = new.command(&state.stateroot, &origin)?;
+        let commit = command.last().map_or("", String::as_str);
+        self.write_run_file(TRIAL_COMMIT, commit)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
         self.admin("deploy", &arguments, limit).await?;
-        let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged)?;
+        let staged =
+            Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("ostree admin deploy"))?;
         if !staged.is_locked {
-            self.admin("lock-finalization", &[], MENU_TIMEOUT).await?;
+            self.admin("lock-finalization", &[], OSTREE_TIMEOUT).await?;
         }
         new.check_staged(&staged)?;
         Ok(Some(staged.id))
@@ -74,7 +77,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             return Ok(Some((new, images::origin_file(&state.stateroot, booted))));
         };
         if self.host != HostKind::Bootc {
-            let origin = self.write_origin(&images::origin(&image))?;
+            let origin = self.write_origin(&images::origin_text(&image))?;
             return Ok(Some((new, origin.to_owned())));
         }
         let switched = self.switch(&image, &state.stateroot, limit).await?;
@@ -92,7 +95,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             return Ok(());
         }
         if Staged::read(&self.root)?.is_some_and(|staged| !staged.is_trial()) {
-            self.admin("undeploy", &["0"], MENU_TIMEOUT).await?;
+            self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
         self.remove_marker(SWITCHING).await
     }
@@ -113,7 +116,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.set_trial(state, TrialState::Unlocked).await?;
         match state.own_staged().is_some_and(|staged| staged.is_locked) {
             true => {
-                self.admin("lock-finalization", &["--unlock"], MENU_TIMEOUT)
+                self.admin("lock-finalization", &["--unlock"], OSTREE_TIMEOUT)
                     .await
             }
             false => Ok(()),

@@ -6,22 +6,25 @@ use super::{
     boot_entries::{self, BootEntry},
     bootc::SWITCHING,
     booted_deployment::booted_deployment,
+    deployed_image::DeployedImage,
     error::OstreeError,
     images,
     layered_packages::LayeredPackages,
     staged::Staged,
-    trial_block::{self, NOT_FINALIZED, NOT_REMOVED, TrialState},
+    trial_block::{self, TrialState},
 };
 use crate::os::{
     Deployment, DeploymentId, Deployments, MAX_COMMAND_LINE_BYTES, StagedDeployment,
     grub::{ChangedFiles, HostFiles, mounts},
-    host_detection::is_there,
     trial_arguments::without_trial,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_rootfs::Root;
+
+/// Has the commit of which machinist stages a trial. It goes with the boot, as the staged deployment does.
+pub(super) const TRIAL_COMMIT: &str = "/run/machinist/os-trial-commit";
 
 /// The deployments, as the files describe them.
 pub(super) struct OstreeState {
@@ -36,16 +39,13 @@ pub(super) struct OstreeState {
     /// The group of deployments to which the running one belongs.
     pub(super) stateroot: String,
     pub(super) files: ChangedFiles,
-    trial: TrialState,
-    /// The trial is not in the menu.
-    is_not_finalized: bool,
-    is_not_removed: bool,
+    pub(super) trial: TrialState,
+    /// The commit of which machinist has staged a trial since the last boot.
+    trial_commit: Option<String>,
     /// bootc or rpm-ostree has staged this deployment for machinist.
     switched: Option<DeploymentId>,
-    /// The running kernel was started for a trial.
-    is_trial_running: bool,
-    /// The images of the deployments, and their versions.
-    images: BTreeMap<DeploymentId, (Option<ImageRef>, Option<String>)>,
+    /// The images of the deployments.
+    images: BTreeMap<DeploymentId, DeployedImage>,
     /// The packages that rpm-ostree has added to each.
     packages: BTreeMap<DeploymentId, LayeredPackages>,
 }
@@ -58,7 +58,7 @@ impl OstreeState {
         let files = ChangedFiles::read(root)?;
         let trial = TrialState::of(&files.block);
         let next = match trial {
-            TrialState::Unlocked => TrialState::Locked,
+            TrialState::Unlocked => TrialState::Tried,
             other => other,
         };
         let next = trial_block::boot(&HostFiles::new(root), &files.block, next)?;
@@ -75,7 +75,7 @@ impl OstreeState {
         let packages = packages.collect();
         let images = ids
             .into_iter()
-            .map(|id| (id.clone(), images::of_deployment(root, stateroot, id)));
+            .map(|id| (id.clone(), DeployedImage::of(root, stateroot, id)));
         Ok(Self {
             booted: booted.ok_or_else(|| missing(name))?,
             selected: selected.ok_or_else(|| missing(&next.to_string()))?,
@@ -83,10 +83,8 @@ impl OstreeState {
             packages,
             staged,
             stateroot: stateroot.to_owned(),
-            is_not_finalized: is_there(root, NOT_FINALIZED),
-            is_not_removed: is_there(root, NOT_REMOVED),
             switched,
-            is_trial_running: is_trial_running(root)?,
+            trial_commit: trial_commit(root)?,
             entries,
             files,
             trial,
@@ -95,7 +93,7 @@ impl OstreeState {
 
     fn deployment(&self, id: &DeploymentId, arguments: &KernelCommandLine) -> Deployment {
         let (arguments, _) = without_trial(arguments);
-        let (image, version) = self.images.get(id).cloned().unwrap_or_default();
+        let DeployedImage { image, version, .. } = self.images.get(id).cloned().unwrap_or_default();
         let packages = self.packages_of(id);
         Deployment {
             image,
@@ -122,8 +120,11 @@ impl OstreeState {
 
     /// Whether a deployment has this image, or one with the same content; `None` is a tree of no image.
     pub(super) fn has_digest(&self, id: &DeploymentId, image: Option<&ImageRef>) -> bool {
-        let found = self.images.get(id).and_then(|(image, _)| image.as_ref());
-        found.map(ImageRef::digest) == image.map(ImageRef::digest)
+        let found = self.images.get(id);
+        match image {
+            Some(image) => found.is_some_and(|found| found.is(image)),
+            None => found.is_none_or(|found| found.image.is_none()),
+        }
     }
 
     /// Whether a deployment, staged or finalized, was made from this image.
@@ -142,38 +143,33 @@ impl OstreeState {
         self.packages.values()
     }
 
-    /// Whether the first deployment of the menu has the arguments of a trial.
+    /// Whether the first deployment of the menu is a trial.
     pub(super) fn is_trial_first(&self) -> bool {
-        let first = self.entries.first();
-        first.is_some_and(|entry| without_trial(&entry.arguments).1)
-    }
-
-    /// Whether GRUB enters the second deployment of the menu, or does so after the next boot.
-    fn is_trial_finalized(&self) -> bool {
-        match self.trial {
-            TrialState::None => false,
-            TrialState::Removed => self.is_not_removed,
-            TrialState::Unlocked | TrialState::Locked => !self.is_not_finalized,
-        }
+        self.entries.first().is_some_and(BootEntry::is_trial)
     }
 
     /// Whether the machine runs on a trial that is not kept.
     pub(super) fn is_trial_booted(&self) -> bool {
-        self.booted == 0 && self.is_trial_running && self.is_trial_finalized()
+        self.entries[self.booted].is_trial()
     }
 
-    /// Whether the first deployment of the menu is a trial that the machine has left.
-    pub(super) fn is_trial_left(&self) -> bool {
-        self.booted != 0 && (self.is_trial_finalized() || self.is_trial_first())
+    /// The position of a trial that the machine has left. It is not the first one if an administrator has selected another
+    /// deployment.
+    pub(super) fn abandoned_trial(&self) -> Option<usize> {
+        let mut trials = self.entries.iter().enumerate();
+        let trial = trials.find(|(at, entry)| *at != self.booted && entry.is_trial());
+        trial.map(|(at, _)| at)
     }
 
     /// Whether the next boot alone enters the trial, if that is finalized.
-    pub(super) fn is_counting(&self) -> bool {
+    pub(super) fn next_boot_tries_it(&self) -> bool {
         self.trial == TrialState::Unlocked
     }
 
     fn is_own(&self, staged: &Staged) -> bool {
-        staged.is_trial() || self.switched.as_ref() == Some(&staged.id)
+        // Other programs copy the arguments of a trial that is in the menu.
+        staged.is_trial() && self.trial_commit.as_deref() == Some(images::commit_of(&staged.id))
+            || self.switched.as_ref() == Some(&staged.id)
     }
 
     /// The deployment of machinist that libostree finalizes at shutdown.
@@ -193,14 +189,13 @@ impl OstreeState {
             deployment: self.deployment(&staged.id, &staged.arguments),
             locked: staged.is_locked,
         });
-        let left = self.entries.first().filter(|_| self.is_trial_left());
-        let left = left.map(|entry| StagedDeployment {
-            deployment: self.of_entry(entry),
-            locked: !self.is_counting(),
+        let abandoned = self.abandoned_trial();
+        let left = abandoned.map(|at| StagedDeployment {
+            deployment: self.of_entry(&self.entries[at]),
+            locked: !self.next_boot_tries_it(),
         });
         let mut others = self.entries.iter().enumerate();
-        let other =
-            others.find(|(at, _)| *at != self.booted && !(*at == 0 && self.is_trial_left()));
+        let other = others.find(|(at, _)| *at != self.booted && Some(*at) != abandoned);
         let fallback = match self.booted == self.selected {
             true => other.map(|(_, entry)| entry),
             false => self.entries.get(self.selected),
@@ -224,7 +219,7 @@ impl OstreeState {
     /// Refuses a step that would replace what the next boot is to enter.
     pub(super) fn refuse_foreign(&self) -> Result<(), OstreeError> {
         self.refuse_foreign_staged()?;
-        match self.booted != 0 && self.selected == 0 && !self.is_trial_left() {
+        match self.booted != 0 && self.selected == 0 && self.abandoned_trial() != Some(0) {
             true => Err(OstreeError::ForeignDefault(self.entries[0].id.clone())),
             false => Ok(()),
         }
@@ -281,8 +276,12 @@ fn switched_deployment(
     Ok((has_image && has_packages).then(|| staged.id.clone()))
 }
 
-fn is_trial_running(root: &Root) -> Result<bool, OstreeError> {
-    let path = AbsPath::new("/proc/cmdline").map_err(|_| OstreeError::NotBooted)?;
-    let running = root.read_text(&path, MAX_COMMAND_LINE_BYTES)?;
-    Ok(without_trial(&KernelCommandLine::parse(&running)).1)
+fn trial_commit(root: &Root) -> Result<Option<String>, OstreeError> {
+    let Ok(path) = AbsPath::new(TRIAL_COMMIT) else {
+        return Ok(None);
+    };
+    match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
+        Err(error) if error.is_not_found() => Ok(None),
+        text => Ok(Some(text?)),
+    }
 }

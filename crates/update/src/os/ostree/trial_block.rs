@@ -1,4 +1,4 @@
-//! What makes GRUB try a finalized deployment once: commands in custom.cfg, and a count in the environment block.
+//! What makes GRUB try a finalized deployment once: commands in custom.cfg, and a state in the environment block.
 
 use super::error::OstreeError;
 use crate::os::{
@@ -15,8 +15,9 @@ const TRIAL: &str = "machinist_trial";
 /// the file is missing in the same moment in which the new deployment becomes the first of the menu.
 pub(super) const NOT_FINALIZED: &str = "/boot/loader/machinist-not-finalized";
 
-/// A file in the present directory /boot/loader, which is missing once the first deployment of the menu is removed.
-pub(super) const NOT_REMOVED: &str = "/boot/loader/machinist-not-removed";
+/// A file in the present directory /boot/loader, which is missing once the menu changes: the first deployment is removed or
+/// kept, or an administrator selects another one.
+pub(super) const MENU_UNCHANGED: &str = "/boot/loader/machinist-menu-unchanged";
 
 /// Which deployment of the menu GRUB enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +26,10 @@ pub(super) enum TrialState {
     None,
     /// Once the trial is finalized, the first one in the next boot, and the second one from then on.
     Unlocked,
-    /// Once the trial is finalized, the second one.
-    Locked,
-    /// Until the trial is removed, the second one.
-    Removed,
+    /// Once the trial is finalized, the second one. GRUB writes it in the boot of the trial.
+    Tried,
+    /// Until the menu changes, the second one.
+    SkipFirst,
 }
 
 impl TrialState {
@@ -36,8 +37,8 @@ impl TrialState {
         match block.get(TRIAL) {
             None | Some("") => Self::None,
             Some("1") => Self::Unlocked,
-            Some("2") => Self::Removed,
-            Some(_) => Self::Locked,
+            Some("2") => Self::SkipFirst,
+            Some(_) => Self::Tried,
         }
     }
 
@@ -47,8 +48,8 @@ impl TrialState {
         match self {
             Self::None => block.unset(TRIAL),
             Self::Unlocked => block.set(TRIAL, "1"),
-            Self::Locked => block.set(TRIAL, "0"),
-            Self::Removed => block.set(TRIAL, "2"),
+            Self::Tried => block.set(TRIAL, "0"),
+            Self::SkipFirst => block.set(TRIAL, "2"),
         }
         block
     }
@@ -61,10 +62,10 @@ fn commands() -> String {
         let file = file.trim_start_matches("/boot/");
         format!("-f \"${{prefix}}/../{file}\"")
     };
-    let (not_finalized, not_removed) = (exists(NOT_FINALIZED), exists(NOT_REMOVED));
+    let (not_finalized, unchanged) = (exists(NOT_FINALIZED), exists(MENU_UNCHANGED));
     format!(
         "if [ \"${{{TRIAL}}}\" = \"2\" ]; then\n  \
-           if [ {not_removed} ]; then\n    \
+           if [ {unchanged} ]; then\n    \
              set default=1\n  \
            fi\n\
          elif [ ! {not_finalized} ]; then\n  \
@@ -110,10 +111,10 @@ pub(super) fn check(
     for (files, state) in [
         (&finalized, TrialState::None),
         (&waiting, TrialState::Unlocked),
-        (&waiting, TrialState::Locked),
+        (&waiting, TrialState::Tried),
         (
-            &waiting.clone().with(NOT_REMOVED, None),
-            TrialState::Removed,
+            &waiting.clone().with(MENU_UNCHANGED, None),
+            TrialState::SkipFirst,
         ),
     ] {
         let found = boot(files, block, state)?;
@@ -122,17 +123,17 @@ pub(super) fn check(
             return Err(OstreeError::OtherArguments { found, wanted });
         }
     }
-    let not_removed = finalized.clone().with(NOT_REMOVED, Some(String::new()));
+    let unchanged = finalized.clone().with(MENU_UNCHANGED, Some(String::new()));
     for (files, state) in [
-        (&finalized, TrialState::Locked),
-        (&not_removed, TrialState::Removed),
+        (&finalized, TrialState::Tried),
+        (&unchanged, TrialState::SkipFirst),
     ] {
         if default_in(files, block, state)?.0 != "1" {
             return Err(OstreeError::NoCustomConfig);
         }
     }
     match default_in(&finalized, block, TrialState::Unlocked)?.1 {
-        TrialState::Locked => Ok(()),
+        TrialState::Tried => Ok(()),
         _ => Err(OstreeError::NoCustomConfig),
     }
 }

@@ -55,7 +55,7 @@ impl SystemdBootState {
             let remove = change.remove.iter().filter(|one| own.contains(one));
             change.remove = remove.cloned().collect();
         }
-        change.over(&booted)
+        change.apply_to(&booted)
     }
 }
 

@@ -74,6 +74,11 @@ impl SystemdBootState {
         Deployment::of_arguments(id_of(&arguments), arguments)
     }
 
+    /// Whether the running kernel was started for a trial.
+    pub(super) fn is_trial_running(&self) -> bool {
+        without_trial(&self.booted).1
+    }
+
     pub(super) fn previous(&self) -> Option<Deployment> {
         let arguments = joined(&self.host, self.kept.previous.as_ref()?);
         Some(Deployment::of_arguments(id_of(&arguments), arguments))

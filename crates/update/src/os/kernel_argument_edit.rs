@@ -5,20 +5,20 @@ use machinist_ignition::KernelCommandLine;
 /// Changes to the booted deployment's kernel arguments. Kernel arguments are a list in which order and repetition
 /// count: `console=` may occur several times, and the last one becomes `/dev/console`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelArguments {
+pub struct KernelArgumentEdit {
     /// Each entry removes the last argument equal to it. An entry that does not occur removes nothing.
     pub remove: KernelCommandLine,
     /// Arguments to append, in this order, also when equal ones already exist.
     pub append: KernelCommandLine,
 }
 
-impl KernelArguments {
+impl KernelArgumentEdit {
     /// Returns the kernel arguments of a deployment derived from one with the arguments `booted`. All other
     /// arguments keep their order.
     ///
     /// It removes the last occurrence because a config's arguments are appended at the end: an equal argument
     /// before it has another owner.
-    pub fn over(&self, booted: &KernelCommandLine) -> KernelCommandLine {
+    pub fn apply_to(&self, booted: &KernelCommandLine) -> KernelCommandLine {
         let mut all = booted.clone();
         for gone in self.remove.iter() {
             all.remove_last(gone);
@@ -47,8 +47,8 @@ mod tests {
             ("root=a -- single", "", "quiet", "root=a quiet -- single"),
         ] {
             let [booted, remove, append] = [booted, remove, append].map(KernelCommandLine::parse);
-            let edit = KernelArguments { remove, append };
-            assert_eq!(edit.over(&booted).to_string(), after, "{booted}");
+            let edit = KernelArgumentEdit { remove, append };
+            assert_eq!(edit.apply_to(&booted).to_string(), after, "{booted}");
         }
     }
 }

@@ -1,0 +1,111 @@
+//! Deployments of an administrator beside a trial of machinist, on a host with OSTree.
+
+use machinist_update::os::{DeploymentId, OsProvider as _};
+
+use super::{
+    contract::{STEP_TIMEOUT, wanted},
+    ostree_files::Layout,
+    ostree_host::OstreeHost,
+    ostree_machine::BEFORE,
+};
+use crate::os::contract::Host as _;
+
+/// A machine that runs on a trial, and the identifier of the trial.
+async fn in_trial() -> (OstreeHost, DeploymentId) {
+    let host = OstreeHost::new();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    // As after each start of the agent.
+    host.agent().lock().await.unwrap();
+    (host, id)
+}
+
+/// Fedora CoreOS has a variable in each entry, for the arguments of the first boot.
+#[tokio::test]
+async fn a_variable_of_the_boot_loader_stays_in_the_entry() {
+    let host = OstreeHost::with_layout(Layout::RpmOstree);
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    host.agent().keep(&id).await.unwrap();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    let (name, options) = &host.menu()[0];
+    let expected = BEFORE.replacen(' ', " $ignition_firstboot ", 1) + " nosmt";
+    assert_eq!((name.as_str(), options), (id.as_str(), &expected));
+}
+
+/// `rpm-ostree rollback` and `bootc rollback` change the menu as `ostree admin set-default` does.
+#[tokio::test]
+async fn an_administrators_rollback_of_a_trial_stays() {
+    for is_rolled_back in [true, false] {
+        let (host, id) = in_trial().await;
+        host.admin(&["set-default", "1"]);
+        let kept = host.agent().keep(&id).await.unwrap_err();
+        let error = machinist_base::error_chain::chain(&kept);
+        assert!(error.contains("the next boot enters another"), "{error}");
+        if is_rolled_back {
+            let previous = DeploymentId::new("cd.0");
+            host.agent().roll_back(&previous).await.unwrap();
+        }
+        for _ in 0..2 {
+            host.reboot();
+            assert_eq!(host.running(), BEFORE);
+        }
+        host.agent().discard().await.unwrap();
+        assert_eq!(host.menu()[0].0, "cd.0");
+        assert!(host.menu().iter().all(|(name, _)| name != id.as_str()));
+        host.assert_settled("rolled back");
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+    }
+}
+
+/// An administrator stages a deployment after a failed trial, before the agent has started.
+#[tokio::test]
+async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrator() {
+    // With the arguments of the deployment that runs, or with those of the failed one, which is the first of the menu.
+    for arguments in ["quiet", "quiet panic=10 machinist.trial="] {
+        let host = OstreeHost::new();
+        let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+        let id = staged.unwrap().unwrap();
+        host.agent().unlock(&id).await.unwrap();
+        host.panics(&id);
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+        let mark = host.menu()[0]
+            .1
+            .rsplit_once("machinist.trial=")
+            .unwrap()
+            .1
+            .to_owned();
+        let arguments = arguments.replace("trial=", &format!("trial={mark}"));
+        let mut deploy: Vec<String> = [
+            "deploy",
+            "--os=debian",
+            "--stage",
+            "--lock-finalization",
+            "--karg-none",
+        ]
+        .map(str::to_owned)
+        .into();
+        deploy.push("--origin-file=/ostree/deploy/debian/deploy/cd.0.origin".to_owned());
+        deploy.extend(
+            arguments
+                .split(' ')
+                .map(|one| format!("--karg-append={one}")),
+        );
+        deploy.push("ef".to_owned());
+        let deploy: Vec<&str> = deploy.iter().map(String::as_str).collect();
+        host.admin(&deploy);
+        host.agent().discard().await.unwrap();
+        host.agent().discard().await.unwrap();
+        let staged = host.directory.path().join("run/ostree/staged-deployment");
+        assert!(staged.exists(), "{arguments}");
+        assert!(host.menu().iter().all(|(name, _)| name != id.as_str()));
+        host.assert_settled(&arguments);
+    }
+}
