@@ -93,8 +93,7 @@ fn changes_unsupported_by_the_os_provider_are_rejected_by_name() {
     assert_eq!(
         messages,
         [
-            "kernel argument fips=1: cannot change FIPS mode on a bootc host: not supported by its \
-             provider",
+            "kernel argument fips=1: FIPS mode can only be set when a machine is installed",
             "kernel argument nosmt: cannot change kernel arguments on a bootc host: not supported by its \
              provider",
         ]

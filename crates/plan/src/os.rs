@@ -118,7 +118,12 @@ impl OsChange {
             OsPart::ExtensionsImage => format!("OS extensions image {}", self.entry.name),
             _ => self.entry.to_string(),
         };
-        let message = format!("{what}: {}", capabilities.missing(self.part.words()));
+        let message = match self.part {
+            OsPart::Fips => {
+                format!("{what}: FIPS mode can only be set when a machine is installed")
+            }
+            part => format!("{what}: {}", capabilities.missing(part.words())),
+        };
         let reason = match self.entry.kind {
             EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,
             EntryKind::Extension => Reason::NoProviderForExtensions,

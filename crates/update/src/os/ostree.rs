@@ -11,6 +11,7 @@ mod bootc;
 mod booted_deployment;
 mod commit_image;
 mod deployed_image;
+mod deployment_origin;
 mod download_progress;
 mod error;
 mod fetched_images;

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use super::{OstreeProvider, RpmOstree, error::OstreeError, images, staged::Staged};
+use super::{
+    OstreeProvider, RpmOstree, deployment_origin, error::OstreeError, images, staged::Staged,
+};
 use crate::os::HostCommand;
 use machinist_plan::{ImageRef, ImageTransport};
 
@@ -61,7 +63,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let switched = self.run_in_background(SYSTEMD_INHIBIT, &arguments, limit);
         switched.await.map_err(OstreeError::Switch)?;
         let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("bootc switch"))?;
-        let origin = images::origin_of(&self.root, stateroot, &staged.id)?;
+        let origin = deployment_origin::origin_of(&self.root, stateroot, &staged.id)?;
         images::check_image(&self.root, stateroot, &staged.id, Some(image))?;
         Ok(SwitchedDeployment { staged, origin })
     }

@@ -2,7 +2,7 @@
 
 use super::{
     commit_image::CommitImage,
-    images::{commit_of, origin_of},
+    deployment_origin::{commit_of, origin_of},
 };
 use crate::os::DeploymentId;
 use machinist_base::{digest::Digest, error_chain::chain};

@@ -9,6 +9,7 @@ use super::{
     booted_deployment::booted_deployment,
     commit_image::CommitImage,
     deployed_image::DeployedImage,
+    deployment_origin::origin_of,
     error::OstreeError,
     layered_packages::{LayeredPackages, PackageNames},
     own_packages::own_packages,
@@ -21,24 +22,8 @@ use machinist_rootfs::{Root, RootError};
 /// Where the extension keeps the references of images.
 const IMAGE_REFERENCES: &str = "/ostree/repo/refs/heads/ostree/container/image";
 
-/// Maximum length of an origin or a reference.
-const MAX_ORIGIN_BYTES: u64 = 1 << 20;
-
-/// The commit of a deployment, whose identifier is `COMMIT.SERIAL`.
-pub(super) fn commit_of(deployment: &DeploymentId) -> &str {
-    deployment.as_str().split('.').next().unwrap_or_default()
-}
-
-/// The text of a deployment's origin.
-pub(super) fn origin_of(
-    root: &Root,
-    stateroot: &str,
-    deployment: &DeploymentId,
-) -> Result<String, OstreeError> {
-    let path = origin_file(stateroot, deployment);
-    let path = AbsPath::new(&path).map_err(|_| OstreeError::Commit(deployment.to_string()))?;
-    Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
-}
+/// Maximum length of a reference.
+const MAX_REFERENCE_BYTES: u64 = 4 << 10;
 
 /// Whether a deployment was made from an image that other programs name as this one.
 pub(super) fn is_origin(
@@ -83,11 +68,6 @@ pub(super) fn check_image(
             wanted: wanted.to_string(),
         }),
     }
-}
-
-/// The file of a deployment's origin.
-pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
-    format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
 }
 
 /// The origin of a deployment of this image.
@@ -143,7 +123,7 @@ pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<Stri
     let Ok(path) = AbsPath::new(&path) else {
         return Ok(None);
     };
-    match root.read_text(&path, MAX_ORIGIN_BYTES) {
+    match root.read_text(&path, MAX_REFERENCE_BYTES) {
         Ok(commit) => Ok(Some(commit.trim().to_owned())),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),

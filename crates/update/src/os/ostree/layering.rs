@@ -9,6 +9,7 @@ use super::{
     OstreeProvider, RpmOstree,
     bootc::SWITCHING,
     commit_image::REPOSITORY,
+    deployment_origin,
     error::OstreeError,
     images,
     layered_packages::{LayeredPackages, PackageNames, removal_of, with_repository},
@@ -159,11 +160,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let Some(staged) = Staged::read(&self.root)? else {
             // The packages of the other repository are the same.
             let booted = &state.entries[state.booted].id;
-            let origin = images::origin_file(&state.stateroot, booted);
+            let origin = deployment_origin::origin_file(&state.stateroot, booted);
             self.remove_switched().await?;
             return Ok(new.has_other_arguments(state).then_some((new, origin)));
         };
-        let origin = images::origin_of(&self.root, &state.stateroot, &staged.id)?;
+        let origin = deployment_origin::origin_of(&self.root, &state.stateroot, &staged.id)?;
         let found = LayeredPackages::of_origin(&origin);
         if !found.is_same(&update.result) {
             let list = |packages: &LayeredPackages| {
@@ -179,7 +180,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
         images::check_image(&self.root, &state.stateroot, &staged.id, new.image.as_ref())?;
         let mut new = new.with_base(&self.root, &staged.arguments, &wanted.kernel_arguments)?;
-        let commit = images::commit_of(&staged.id);
+        let commit = deployment_origin::commit_of(&staged.id);
         new.commit = Some(commit.to_owned());
         let origin = self.write_origin(&with_repository(&origin, update.repository.as_ref()))?;
         self.reference("--create", Some(commit)).await?;

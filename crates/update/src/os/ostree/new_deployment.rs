@@ -2,6 +2,7 @@
 
 use super::{
     boot_entries::{kernel_arguments, variable},
+    deployment_origin,
     error::OstreeError,
     images,
     package_update::{PackageUpdate, RPM_OSTREE},
@@ -168,13 +169,13 @@ impl NewDeployment {
         }
         let commit = match image {
             Some(image) => images::fetched_commit(root, image)?.map(|(commit, _)| commit),
-            None => Some(images::commit_of(&booted.id).to_owned()),
+            None => Some(deployment_origin::commit_of(&booted.id).to_owned()),
         };
         let custom = custom_config(&state.files.custom, true);
         trial_block::check(&HostFiles::new(root), &state.files.block, &custom)?;
         let same = state.own_staged().filter(|staged| {
             let has_tree = match &packages {
-                None => Some(images::commit_of(&staged.id)) == commit.as_deref(),
+                None => Some(deployment_origin::commit_of(&staged.id)) == commit.as_deref(),
                 Some(update) => {
                     let image = wanted.image.as_ref().or(booted.image.as_ref());
                     state.packages_of(&staged.id).is_same(&update.result)

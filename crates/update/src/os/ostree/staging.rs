@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     OSTREE_TIMEOUT, OstreeProvider, RpmOstree,
     bootc::SWITCHING,
+    deployment_origin,
     error::OstreeError,
     images,
     new_deployment::NewDeployment,
@@ -74,7 +75,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
         let Some(image) = new.image.clone() else {
             let booted = &state.entries[state.booted].id;
-            return Ok(Some((new, images::origin_file(&state.stateroot, booted))));
+            return Ok(Some((
+                new,
+                deployment_origin::origin_file(&state.stateroot, booted),
+            )));
         };
         if self.host != HostKind::Bootc {
             let origin = self.write_origin(&images::origin_text(&image))?;
@@ -83,7 +87,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let switched = self.switch(&image, &state.stateroot, limit).await?;
         let base = &switched.staged.arguments;
         let mut new = new.with_base(&self.root, base, &wanted.kernel_arguments)?;
-        new.commit = Some(images::commit_of(&switched.staged.id).to_owned());
+        new.commit = Some(deployment_origin::commit_of(&switched.staged.id).to_owned());
         let origin = self.write_origin(&switched.origin)?;
         self.remove_switched().await?;
         Ok(Some((new, origin.to_owned())))

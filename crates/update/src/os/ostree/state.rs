@@ -7,6 +7,7 @@ use super::{
     bootc::SWITCHING,
     booted_deployment::booted_deployment,
     deployed_image::DeployedImage,
+    deployment_origin,
     error::OstreeError,
     images,
     layered_packages::LayeredPackages,
@@ -115,7 +116,7 @@ impl OstreeState {
     /// Whether a deployment, staged or finalized, has this commit.
     pub(super) fn has_commit(&self, commit: &str) -> bool {
         let mut deployments = self.images.keys();
-        deployments.any(|id| images::commit_of(id) == commit)
+        deployments.any(|id| deployment_origin::commit_of(id) == commit)
     }
 
     /// Whether a deployment has this image, or one with the same content; `None` is a tree of no image.
@@ -168,7 +169,8 @@ impl OstreeState {
 
     fn is_own(&self, staged: &Staged) -> bool {
         // Other programs copy the arguments of a trial that is in the menu.
-        staged.is_trial() && self.trial_commit.as_deref() == Some(images::commit_of(&staged.id))
+        staged.is_trial()
+            && self.trial_commit.as_deref() == Some(deployment_origin::commit_of(&staged.id))
             || self.switched.as_ref() == Some(&staged.id)
     }
 

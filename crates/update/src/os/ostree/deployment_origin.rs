@@ -1,0 +1,30 @@
+//! The file in which libostree, rpm-ostree and bootc keep from what a deployment was made.
+
+use super::error::OstreeError;
+use crate::os::DeploymentId;
+use machinist_base::abs_path::AbsPath;
+use machinist_rootfs::Root;
+
+/// Maximum length of an origin.
+const MAX_ORIGIN_BYTES: u64 = 1 << 20;
+
+/// The commit of a deployment, whose identifier is `COMMIT.SERIAL`.
+pub(super) fn commit_of(deployment: &DeploymentId) -> &str {
+    deployment.as_str().split('.').next().unwrap_or_default()
+}
+
+/// The text of a deployment's origin.
+pub(super) fn origin_of(
+    root: &Root,
+    stateroot: &str,
+    deployment: &DeploymentId,
+) -> Result<String, OstreeError> {
+    let path = origin_file(stateroot, deployment);
+    let path = AbsPath::new(&path).map_err(|_| OstreeError::Commit(deployment.to_string()))?;
+    Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
+}
+
+/// The file of a deployment's origin.
+pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
+    format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
+}
