@@ -227,6 +227,24 @@ async fn a_power_cut_before_a_deployment_is_finalized_is_no_attempt() {
     host.assert_on("nosmt", "one");
 }
 
+/// `rpm-ostree rollback` selects the previous deployment as this does.
+#[tokio::test(start_paused = true)]
+async fn an_administrators_rollback_of_a_trial_rolls_the_update_back() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    let two = with_arguments("two", &["a=1"]);
+    host.until_reboot(&two).await;
+    host.reboot();
+    host.assert_on("a=1", "two");
+    host.ostree.admin(&["set-default", "1"]);
+    host.until_reboot(&two).await;
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::OSStepFailed);
+    host.assert_on("nosmt", "one");
+    host.apply(&with_arguments("three", &["a=3"])).await;
+    host.assert_on("a=3", "three");
+}
+
 /// The deployment that runs is judged first: a failed boot into another one would lead back to it.
 #[tokio::test(start_paused = true)]
 async fn a_config_that_arrives_during_a_trial_waits_for_its_end() {
