@@ -68,7 +68,13 @@ const FINAL_ERRORS: [&str; 9] = [
 impl DownloadFailure {
     fn of(image: &ImageRef, output: &str) -> Self {
         let is_local = image.transport() != ImageTransport::Registry;
-        let has = |texts: &[&str]| texts.iter().any(|text| output.contains(text));
+        // Errors of the kernel begin with a small letter in Go, the language of skopeo.
+        let output = output.to_ascii_lowercase();
+        let has = |texts: &[&str]| {
+            texts
+                .iter()
+                .any(|text| output.contains(&*text.to_ascii_lowercase()))
+        };
         match () {
             () if has(&NO_SPACE) => Self::NoSpace,
             () if has(&FINAL_ERRORS) => Self::Final,
@@ -309,6 +315,10 @@ mod tests {
             ),
             (
                 "writing: No space left on device (os error 28)",
+                DownloadFailure::NoSpace,
+            ),
+            (
+                "untarring file \"/var/tmp/x\": write /var/tmp/x: no space left on device",
                 DownloadFailure::NoSpace,
             ),
             (
