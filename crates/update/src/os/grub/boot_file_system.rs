@@ -1,12 +1,12 @@
-//! Writes the journal of the file system with GRUB's files to their places: GRUB does not read the journal, which `syncfs`
-//! alone leaves in use.
+//! Checkpoints the journal of the file system with GRUB's files: GRUB does not read the journal, which `syncfs` alone leaves
+//! in use.
 
 use super::obstacles::{mount_of, mounts};
 use crate::os::HostCommand;
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{Root, RootError};
 
-/// Freezing writes everything to its place. The commands are one program of the host, which neither the end of the agent
+/// Freezing checkpoints the journal. The commands are one program of the host, which neither the end of the agent
 /// nor a signal stops while the file system is frozen. If thawing fails, or does not end within a minute because it
 /// needs another program that waits for the file system, the kernel thaws every file system (sysrq.rst): for this, the
 /// shell starts nothing and opens nothing.
@@ -20,8 +20,8 @@ const SHELL: &str = "/bin/sh";
 /// The file systems that have a journal.
 const WITH_JOURNAL: [&str; 3] = ["ext3", "ext4", "xfs"];
 
-/// Writes the file system of this directory to the disk, and its journal to its place. First everything else, so that
-/// other programs wait for an instant only.
+/// Writes the file system of this directory to the disk and checkpoints its journal. It is synchronized first, so that other
+/// programs wait for an instant only.
 pub(super) async fn flush(
     root: &Root,
     commands: &impl HostCommand,
@@ -37,8 +37,8 @@ pub(super) async fn flush(
     let arguments = ["-c", FREEZE, "sh", mount.point];
     if let Err(error) = commands.run_unkillable(SHELL, &arguments).await {
         tracing::warn!(
-            "a power cut in the next minute may boot the previous deployment or none: the journal of {} was not \
-             written: {}",
+            "cannot checkpoint the journal of {} (fsfreeze): a power cut in the next minute may boot the previous \
+             deployment or none: {}",
             mount.point,
             chain(&*error)
         );
