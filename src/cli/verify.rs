@@ -6,7 +6,7 @@ use super::{
     Exit, Global, OutputFormatArg, config_context::ConfigContext, output::warn, print_data,
 };
 use machinist_base::text;
-use machinist_plan::Verified;
+use machinist_plan::{DriftKind, Verified};
 use machinist_status::settings::Fragment;
 use machinist_update::{journal::Direction, observe_and_plan, store};
 
@@ -38,8 +38,12 @@ pub(super) fn run(global: &Global, args: &VerifyArgs) -> anyhow::Result<Exit> {
         true => journal.base.as_ref(),
         false => observe_and_plan::current(&journal),
     };
-    let Verified { drift, skipped } =
+    let Verified { mut drift, skipped } =
         observe_and_plan::verify(&context.root, current, capabilities)?;
+    if !journal.transactions.is_empty() {
+        // They change with the reboot of the update.
+        drift.retain(|entry| entry.kind != DriftKind::KernelArgument);
+    }
     for why in skipped {
         warn(&why);
     }

@@ -295,6 +295,7 @@ impl Agent {
             staged: StagedDeployment {
                 deployment,
                 locked: !host.breaks(Breaks::StagesUnlocked),
+                is_deselected: false,
             },
             by: self.id,
             wanted: wanted.clone(),

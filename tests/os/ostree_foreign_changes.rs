@@ -83,24 +83,7 @@ async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrato
             .1
             .to_owned();
         let arguments = arguments.replace("trial=", &format!("trial={mark}"));
-        let mut deploy: Vec<String> = [
-            "deploy",
-            "--os=debian",
-            "--stage",
-            "--lock-finalization",
-            "--karg-none",
-        ]
-        .map(str::to_owned)
-        .into();
-        deploy.push("--origin-file=/ostree/deploy/debian/deploy/cd.0.origin".to_owned());
-        deploy.extend(
-            arguments
-                .split(' ')
-                .map(|one| format!("--karg-append={one}")),
-        );
-        deploy.push("ef".to_owned());
-        let deploy: Vec<&str> = deploy.iter().map(String::as_str).collect();
-        host.admin(&deploy);
+        stage_foreign(&host, &arguments);
         host.agent().discard().await.unwrap();
         host.agent().discard().await.unwrap();
         let staged = host.directory.path().join("run/ostree/staged-deployment");
@@ -108,4 +91,69 @@ async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrato
         assert!(host.menu().iter().all(|(name, _)| name != id.as_str()));
         host.assert_settled(&arguments);
     }
+}
+
+/// Stages a deployment of another commit with these arguments.
+fn stage_foreign(host: &OstreeHost, arguments: &str) {
+    let flags = "deploy --os=debian --stage --lock-finalization --karg-none \
+                 --origin-file=/ostree/deploy/debian/deploy/cd.0.origin";
+    let mut words: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();
+    words.extend(
+        arguments
+            .split(' ')
+            .map(|one| format!("--karg-append={one}")),
+    );
+    words.push("ef".to_owned());
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    host.admin(&words);
+    host.admin(&["lock-finalization", "--unlock"]);
+}
+
+/// rpm-ostree copies the arguments of the running deployment, here those of a trial, to the one that it makes.
+#[tokio::test]
+async fn a_deployment_with_copied_trial_arguments_is_no_trial() {
+    let (host, _) = in_trial().await;
+    stage_foreign(&host, &host.menu()[0].1);
+    host.reboot();
+    assert_eq!(host.menu()[0].0, "ef.0");
+    host.agent().discard().await.unwrap();
+    let observed = host.agent().observe().await.unwrap();
+    assert_eq!(observed.booted.id.as_str(), "ef.0");
+    assert_eq!(
+        (&observed.next, observed.staged),
+        (&observed.booted.id, None)
+    );
+    // It is the fallback of the next trial, and stays.
+    let staged = host.agent().stage(&wanted("b=1", ""), STEP_TIMEOUT).await;
+    host.agent()
+        .unlock(&staged.unwrap().unwrap())
+        .await
+        .unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt b=1"));
+    host.agent().lock().await.unwrap();
+    host.agent().discard().await.unwrap();
+    host.agent().roll_back(&observed.booted.id).await.unwrap();
+    host.reboot();
+    host.agent().discard().await.unwrap();
+    assert_eq!(host.menu()[0].0, "ef.0");
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+/// An administrator changes the menu during a trial, and the trial stays the first deployment.
+#[tokio::test]
+async fn a_changed_menu_does_not_make_a_trial_the_default() {
+    let (host, _) = in_trial().await;
+    host.admin(&["set-default", "0"]);
+    host.agent().lock().await.unwrap();
+    host.power_cut();
+    assert_eq!(host.running(), BEFORE);
+    let (host, _) = in_trial().await;
+    host.admin(&["set-default", "0"]);
+    let previous = DeploymentId::new("cd.0");
+    host.agent().roll_back(&previous).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
+    host.agent().discard().await.unwrap();
+    host.assert_settled("rolled back");
 }

@@ -429,6 +429,23 @@ impl HostCommand for OstreeProgram {
         }?)
     }
 
+    async fn run_unkillable(
+        &self,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let ["-c", script, "sh", mount] = arguments else {
+            panic!("{program} {arguments:?}");
+        };
+        assert!(script.contains("fsfreeze --freeze"), "{script}");
+        let expected = match self.files.layout {
+            Layout::Debian => "/",
+            _ => "/boot",
+        };
+        assert_eq!(*mount, expected);
+        Ok(())
+    }
+
     async fn run_in_background(
         &self,
         program: &str,

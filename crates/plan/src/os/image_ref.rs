@@ -121,9 +121,12 @@ fn split_transport(name: &str) -> Result<(ImageTransport, &str), ImageRefFault> 
     let Some((prefix, rest)) = name.split_once(':') else {
         return Ok((ImageTransport::Registry, name));
     };
+    // Otherwise it is the port of a registry, or the tag of a repository.
     let is_port = rest.starts_with(|c: char| c.is_ascii_digit());
     let local = ImageTransport::LOCAL.into_iter();
-    let local = local.filter(|_| !is_port).find(|one| one.name() == prefix);
+    let local = local
+        .filter(|_| !is_port && rest.contains('/'))
+        .find(|one| one.name() == prefix);
     match local {
         Some(transport) => Ok((transport, rest)),
         None if name.starts_with("docker://") => Err(ImageRefFault::Docker),
@@ -146,7 +149,7 @@ fn registry_name(name: &str) -> Option<&str> {
     let tag = name[last..].find(':').map(|colon| last + colon);
     let name = &name[..tag.unwrap_or(name.len())];
     let (registry, repository) = match name.split_once('/') {
-        Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
+        Some((first, rest)) if is_registry_host(first) => (first, rest),
         _ => ("", name),
     };
     let in_registry = |c: char| c.is_ascii_alphanumeric() || ".:-[]".contains(c);
@@ -159,6 +162,12 @@ fn registry_name(name: &str) -> Option<&str> {
     let is_registry = !registry.starts_with(['.', '-', ':']) && registry.chars().all(in_registry);
     let is_valid = is_registry && repository.split('/').all(is_word);
     is_valid.then_some(name)
+}
+
+/// Whether the first part of a name is a registry (github.com/distribution/reference).
+fn is_registry_host(first: &str) -> bool {
+    let has_capitals = first.contains(|c: char| c.is_ascii_uppercase());
+    first.contains(['.', ':']) || first == "localhost" || has_capitals
 }
 
 /// An absolute path, with `:TAG` or without.
@@ -198,6 +207,8 @@ mod tests {
             ("localhost:5000/os", "localhost:5000/os"),
             ("localhost:5000/os:latest", "localhost:5000/os"),
             ("os:9", "os"),
+            ("oci:latest", "oci"),
+            ("REGISTRY/os", "REGISTRY/os"),
             ("[fd00::1]:5000/os", "[fd00::1]:5000/os"),
             (
                 "Registry.example.com/a-b/c_d__e",

@@ -68,6 +68,8 @@ pub struct StagedDeployment {
     /// Whether it is locked: while it is, no boot enters it. Entering it locks it again, so that a staged deployment
     /// that is still unlocked after a boot means that the boot loader did not run.
     pub locked: bool,
+    /// Whether another program has selected another deployment since a boot entered this one.
+    pub is_deselected: bool,
 }
 
 /// The deployments of a host.

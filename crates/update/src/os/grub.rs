@@ -23,6 +23,7 @@ mod trial_entry;
 use std::{fmt, time::Duration};
 
 pub(super) use self::{
+    boot_file_system::flush,
     changed_files::{ChangedFiles, NewGrubFile},
     error::GrubError,
     host_files::{HostFiles, in_grub_directory},
@@ -130,8 +131,8 @@ impl<C: HostCommand> GrubProvider<C> {
         let former = self.root.read(at, MAX_CONFIG_BYTES).ok();
         self.root.sync_file(new)?;
         let directory = at.parent().unwrap_or_else(AbsPath::root);
-        let flush = || boot_file_system::flush(&self.root, &self.commands, &directory);
-        flush().await?;
+        let flush_all = || flush(&self.root, &self.commands, &directory);
+        flush_all().await?;
         match self.root.exchange(new, at) {
             Err(error) if error.exchange_unsupported() || error.is_not_found() => {
                 self.root.move_over(new, at)?;
@@ -144,7 +145,7 @@ impl<C: HostCommand> GrubProvider<C> {
             }
             Ok(()) => {}
         }
-        flush().await?;
+        flush_all().await?;
         Ok(self.root.remove_file(new)?)
     }
 

@@ -47,7 +47,9 @@ pub(super) use self::{
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchProgress, FetchedImage, HostCommand,
-    OsError, OsProvider, ProviderStep, RpmOstree, grub::ChangedFiles, host_detection::host_kind,
+    OsError, OsProvider, ProviderStep, RpmOstree,
+    grub::ChangedFiles,
+    host_detection::{host_kind, is_there},
     trial_arguments::without_trial,
 };
 use machinist_plan::{HostKind, OsCapabilities};
@@ -55,6 +57,9 @@ use machinist_rootfs::Root;
 
 /// The program that changes deployments.
 const OSTREE: &str = "/usr/bin/ostree";
+
+/// The commands of `ostree admin` that select another menu, by a rename after libostree has synchronized the file system.
+const CHANGES_MENU: [&str; 3] = ["undeploy", "set-default", "instutil set-kargs"];
 
 /// Time limit of a command that writes a new menu: libostree synchronizes file systems and runs grub-mkconfig, which
 /// needs 12 s on an emulated machine.
@@ -114,7 +119,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         all.extend(command.split(' '));
         all.extend(arguments);
         let done = self.commands.run(OSTREE, &all, limit).await;
-        done.map_err(|source| OstreeError::Command { command, source })
+        done.map_err(|source| OstreeError::Command { command, source })?;
+        match CHANGES_MENU.contains(&command) {
+            true => self.flush_boot().await,
+            false => Ok(()),
+        }
     }
 
     /// Writes which deployment of the menu GRUB enters.
@@ -152,14 +161,14 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
         self.remove_marker(SWITCHING).await?;
+        if state.is_trial_booted() {
+            // The next boot still has to leave it.
+            return Ok(());
+        }
         if let Some(position) = state.abandoned_trial() {
             self.remove_abandoned(state, position).await?;
         }
-        match state.is_trial_booted() {
-            // The next boot still has to leave it.
-            true => Ok(()),
-            false => self.end_trial(&OstreeState::read(&self.root)?).await,
-        }
+        self.end_trial(&OstreeState::read(&self.root)?).await
     }
 
     async fn remove_abandoned(
@@ -183,6 +192,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Lets GRUB enter the second deployment until the menu changes.
     async fn skip_first(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        // The commands may be those of another version, such as before an update of the image.
+        let custom = custom_config(&state.files.custom, true);
+        self.write_custom(&state.files, &custom).await?;
         self.create_marker(MENU_UNCHANGED).await?;
         self.set_trial(state, TrialState::SkipFirst).await
     }
@@ -192,7 +204,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             self.admin("lock-finalization", &[], OSTREE_TIMEOUT).await?;
         }
         match state.trial {
-            TrialState::None | TrialState::SkipFirst => Ok(()),
+            TrialState::None => Ok(()),
+            TrialState::SkipFirst if is_there(&self.root, MENU_UNCHANGED) => Ok(()),
             _ if state.is_trial_first() => self.skip_first(state).await,
             _ => {
                 self.set_trial(state, TrialState::None).await?;
@@ -339,7 +352,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::RollBack);
         let state = OstreeState::read(&self.root).map_err(at)?;
         let is_next = state.entries[state.selected].id == *to;
-        if !is_next && (state.position(to).is_none() || state.is_trial_booted()) {
+        if !is_next && state.position(to).is_none() {
             return Err(missing(ProviderStep::RollBack, to));
         }
         self.remove_trial(&state).await.map_err(at)?;

@@ -202,6 +202,16 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
         self.remove_entry(&state).await.map_err(at)
     }
 
+    async fn clean_up(&self) -> Result<(), OsError> {
+        let at = |error: SystemdBootError| error.at(ProviderStep::CleanUp);
+        let state = SystemdBootState::read(&self.root).map_err(at)?;
+        if state.is_trial_running() || state.staged_id().is_some() {
+            return Ok(());
+        }
+        let removed = kernel_cmdline::remove_created(&self.root, &state.kept, &state.host);
+        removed.map_err(|error| at(error.into()))
+    }
+
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: SystemdBootError| error.at(ProviderStep::RollBack);
         let state = SystemdBootState::read(&self.root).map_err(at)?;

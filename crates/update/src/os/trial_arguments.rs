@@ -1,7 +1,7 @@
 //! The kernel arguments of a trial: those of its deployment, and those that make a failed boot restart.
 
 use machinist_base::digest::Digest;
-use machinist_ignition::KernelCommandLine;
+use machinist_ignition::{KernelArgument, KernelCommandLine};
 
 /// The name of an argument that marks the kernel of a trial. The kernel ignores it, because it has no module
 /// `machinist`.
@@ -18,11 +18,18 @@ const ID_DIGITS: usize = 16;
 /// The identifier of a deployment: its arguments, however they are spelled. The kernel is none of its parts, because
 /// the distribution may install another one at any time.
 pub(super) fn id_of(arguments: &KernelCommandLine) -> String {
-    let mut text = String::new();
-    for argument in arguments.iter() {
+    id_of_text(&text_of(arguments))
+}
+
+fn text_of(arguments: &KernelCommandLine) -> String {
+    let part = |argument: &KernelArgument| {
         let part = (argument.is_for_init(), argument.name(), argument.value());
-        text.push_str(&format!("{part:?}"));
-    }
+        format!("{part:?}")
+    };
+    arguments.iter().map(part).collect()
+}
+
+fn id_of_text(text: &str) -> String {
     let digest = Digest::of(text.as_bytes());
     let digest = digest.to_string();
     let hex = digest.rsplit(':').next().unwrap_or_default();
@@ -44,10 +51,17 @@ pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelComma
     all
 }
 
-/// The identifier of the deployment of a trial with these arguments; `None` if they are not those of a trial.
-pub(super) fn trial_id(arguments: &KernelCommandLine) -> Option<&str> {
+/// The identifier of a deployment of OSTree: its commit and its arguments.
+pub(super) fn id_with_commit(commit: &str, arguments: &KernelCommandLine) -> String {
+    id_of_text(&format!("{commit}{}", text_of(arguments)))
+}
+
+/// Whether these are the arguments of a trial of this commit. Other programs copy arguments of the running deployment to
+/// their own ones, whose commit or arguments differ.
+pub(super) fn is_trial_of(commit: &str, arguments: &KernelCommandLine) -> bool {
     let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
-    mark.map(|mark| mark.value().unwrap_or_default())
+    let id = mark.and_then(|mark| mark.value());
+    id.is_some_and(|id| id == id_with_commit(commit, &without_trial(arguments).0))
 }
 
 /// The arguments of a deployment, and whether they were those of a trial.

@@ -44,6 +44,10 @@ struct LoaderBypassedError;
 struct NotFinalizedError;
 
 #[derive(Debug, thiserror::Error)]
+#[error("another program selected another deployment while the new one was checked")]
+struct DeselectedError;
+
+#[derive(Debug, thiserror::Error)]
 #[error("the staged deployment cannot be changed: no provider on this host")]
 struct NoProviderError;
 
@@ -203,8 +207,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             }
         };
         if deployments.booted.id.as_str() == trial.deployment {
-            // No further boot enters it, also if an administrator changes the menu of the boot loader.
-            self.lock_deployment().await?;
+            self.lock_booted().await;
             if trial.state != OsTrialState::Booted {
                 self.set_trial_state(OsTrialState::Booted);
                 self.save().await?;
@@ -238,7 +241,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(_) => Some((&LoaderBypassedError, Reason::LoaderBypassed)),
             None => Some((&NotFinalizedError, Reason::OSStepFailed)),
         };
-        if trial.state == OsTrialState::Staged {
+        if staged.is_some_and(|staged| staged.is_deselected) {
+            self.record_failure(&DeselectedError, Reason::OSStepFailed, false);
+            return Ok(self.fail_trial());
+        } else if trial.state == OsTrialState::Staged {
             tracing::info!(
                 "another program rebooted the machine; the new deployment is not tried yet"
             );
@@ -272,6 +278,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
         self.save().await?;
         Ok(self.resume())
+    }
+
+    /// Locks the deployment that runs as a trial: no further boot enters it, also if an administrator changes the menu of
+    /// the boot loader.
+    async fn lock_booted(&self) {
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.lock()).await
+        {
+            tracing::error!(reason = %error.reason(), "{}", chain(&error));
+        }
     }
 
     async fn observe_after_boot(&self) -> Result<Deployments, StepFailure> {

@@ -44,6 +44,10 @@ pub fn finish(journal: &mut Journal) -> Result<(), TransactionError> {
     journal.transactions = transactions;
     if let Some(trial) = journal.os_trial.take() {
         journal.kernel_arguments = trial.append_arguments;
+        if trial.packages.is_some() {
+            // The provider has recorded them.
+            journal.adopted_packages.clear();
+        }
     }
     journal.failure = None;
     forget_labels(journal);

@@ -22,7 +22,7 @@ const WITH_JOURNAL: [&str; 3] = ["ext3", "ext4", "xfs"];
 
 /// Writes the file system of this directory to the disk and checkpoints its journal. It is synchronized first, so that other
 /// programs wait for an instant only.
-pub(super) async fn flush(
+pub(in crate::os) async fn flush(
     root: &Root,
     commands: &impl HostCommand,
     directory: &AbsPath,

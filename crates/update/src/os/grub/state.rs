@@ -176,6 +176,7 @@ impl GrubState {
         Some(StagedDeployment {
             deployment: Deployment::of_arguments(id.to_owned(), arguments),
             locked: self.block.get(NEXT_ENTRY) != Some(id),
+            is_deselected: false,
         })
     }
 }

@@ -1,10 +1,10 @@
 //! The boot entries that libostree writes, one for each finalized deployment.
 
-use super::error::OstreeError;
+use super::{deployment_origin::commit_of, error::OstreeError};
 use crate::os::{
     DeploymentId,
     grub::{MenuSource, real_path},
-    trial_arguments::trial_id,
+    trial_arguments::is_trial_of,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::{
@@ -78,9 +78,9 @@ impl BootEntry {
         })
     }
 
-    /// Whether it has the arguments of a trial.
+    /// Whether it is a trial of machinist.
     pub(super) fn is_trial(&self) -> bool {
-        trial_id(&self.arguments).is_some()
+        is_trial_of(commit_of(&self.id), &self.arguments)
     }
 
     /// Whether a boot with these arguments enters the deployment.

@@ -130,6 +130,26 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         changed.map_err(layering_error)
     }
 
+    /// Records the packages of another daemon that the deployments have as machinist's own.
+    pub(super) fn record_adopted(
+        &self,
+        state: &OstreeState,
+        wanted: &DesiredDeployment,
+    ) -> Result<(), OstreeError> {
+        let adopted = wanted.packages.iter().flat_map(|all| &all.adopted);
+        let there: PackageNames = state
+            .packages()
+            .flat_map(LayeredPackages::recorded)
+            .collect();
+        let adopted: Vec<&String> = adopted.filter(|name| there.contains(*name)).collect();
+        if adopted.is_empty() {
+            return Ok(());
+        }
+        let mut own = own_packages(&self.root)?;
+        own.extend(adopted.into_iter().cloned());
+        Ok(record_packages(&self.root, &own)?)
+    }
+
     /// Records which packages are machinist's once the deployment exists.
     fn record_own(&self, state: &OstreeState, update: &PackageUpdate) -> Result<(), OstreeError> {
         let there: PackageNames = state
@@ -137,7 +157,6 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             .flat_map(LayeredPackages::recorded)
             .collect();
         let mut own = own_packages(&self.root)?;
-        own.extend(update.adopted.iter().cloned());
         own.retain(|name| there.contains(name));
         own.extend(update.change.install.iter().cloned());
         own.extend(update.change.remove.iter().map(|name| removal_of(name)));

@@ -14,7 +14,7 @@ use crate::os::{
     DeploymentId, DesiredDeployment, KernelArgumentEdit, OsError, ProviderStep,
     grub::{GrubError, HostFiles, MenuSource},
     host_detection::{host_kind, is_there},
-    trial_arguments::{id_of, with_trial, without_trial},
+    trial_arguments::{id_with_commit, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
 use machinist_ignition::KernelCommandLine;
@@ -39,8 +39,6 @@ pub(super) struct NewDeployment {
 /// The kernel arguments of a new deployment.
 struct TrialArguments {
     own: KernelCommandLine,
-    /// Those with the ones of the trial, as words of a GRUB script.
-    words: Vec<String>,
 }
 
 impl TrialArguments {
@@ -50,13 +48,18 @@ impl TrialArguments {
         change: &KernelArgumentEdit,
     ) -> Result<Self, OstreeError> {
         let own = carried_arguments(base, change)?;
-        let all = with_trial(&own, &id_of(&own));
+        let arguments = Self { own };
+        // Every identifier has the same length.
+        arguments.words(root, "")?;
+        Ok(arguments)
+    }
+
+    /// The arguments with those of a trial of this commit, as words of a GRUB script.
+    fn words(&self, root: &Root, commit: &str) -> Result<Vec<String>, OstreeError> {
+        let all = with_trial(&self.own, &id_with_commit(commit, &self.own));
         match all.is_too_long() {
             true => Err(OstreeError::TooLong),
-            false => Ok(Self {
-                words: argument_words(root, &all)?,
-                own,
-            }),
+            false => argument_words(root, &all),
         }
     }
 }
@@ -226,6 +229,7 @@ impl NewDeployment {
     /// The arguments of `ostree admin deploy`.
     pub(super) fn command(
         &self,
+        root: &Root,
         stateroot: &str,
         origin_file: &str,
     ) -> Result<Vec<String>, OstreeError> {
@@ -241,8 +245,8 @@ impl NewDeployment {
             "--lock-finalization".to_owned(),
             "--karg-none".to_owned(),
         ];
-        let words = self.arguments.words.iter();
-        all.extend(words.map(|word| format!("--karg-append={word}")));
+        let words = self.arguments.words(root, &commit)?;
+        all.extend(words.iter().map(|word| format!("--karg-append={word}")));
         all.push(commit);
         Ok(all)
     }

@@ -1,9 +1,7 @@
 //! Decides whether a deployment needs other packages.
 
 use super::{
-    images,
-    layered_packages::{LayeredPackages, PackageNames},
-    own_packages::own_packages,
+    images, layered_packages::LayeredPackages, own_packages::own_packages,
     package_repository::has_package,
 };
 use crate::os::{PackageChange, host_detection::is_there};
@@ -20,8 +18,6 @@ pub(super) struct PackageUpdate {
     /// The packages afterwards.
     pub(super) result: LayeredPackages,
     pub(super) repository: Option<ImageRef>,
-    /// Packages that another daemon has added.
-    pub(super) adopted: PackageNames,
 }
 
 impl PackageUpdate {
@@ -53,9 +49,6 @@ impl PackageUpdate {
             || (!booted.is_empty() && booted.is_from_other(repository));
         Ok(is_needed.then(|| Self {
             result: booted.after(&change),
-            adopted: wanted
-                .map(|wanted| wanted.adopted.clone())
-                .unwrap_or_default(),
             change: PackageChange {
                 image: image.map(images::pull_reference),
                 ..change

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{OSTREE, OSTREE_TIMEOUT, OstreeProvider, RpmOstree, error::OstreeError};
 use crate::os::{
     BackgroundError, HostCommand,
-    grub::{NewGrubFile, mount_of, mounts, real_path},
+    grub::{NewGrubFile, flush, mount_of, mounts, real_path},
     host_detection::is_there,
 };
 use machinist_base::abs_path::AbsPath;
@@ -18,6 +18,9 @@ pub(super) const UNSHARE: &str = "/usr/bin/unshare";
 
 /// The file system with the repository.
 const SYSROOT: &str = "/sysroot";
+
+/// Has the files that GRUB reads.
+const BOOT: &str = "/boot";
 
 /// The content of the file, which the program moves to its place.
 const SOURCE: &str = "/run/machinist/grub-file";
@@ -71,23 +74,36 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let path = AbsPath::new(&new.file).ok();
         let path = path.and_then(|path| real_path(&self.root, &path));
         let file = path.map_or_else(|| new.file.clone(), |path| path.to_string());
-        let Some(point) = self.read_only_mount(&file) else {
-            return Ok(new.write(&self.root)?);
-        };
-        self.write_run_file(SOURCE, &new.text)?;
-        self.unshare(&file, REPLACE, &[&point, SOURCE, &file]).await
+        match self.read_only_mount(&file) {
+            None => new.write(&self.root)?,
+            Some(point) => {
+                self.write_run_file(SOURCE, &new.text)?;
+                self.unshare(&file, REPLACE, &[&point, SOURCE, &file])
+                    .await?;
+            }
+        }
+        self.flush_boot().await
+    }
+
+    /// Writes changes in /boot to where GRUB, which does not read a journal, finds them.
+    pub(super) async fn flush_boot(&self) -> Result<(), OstreeError> {
+        match AbsPath::new(BOOT) {
+            Ok(boot) => Ok(flush(&self.root, &self.commands, &boot).await?),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Creates an empty file that marks a state.
     pub(super) async fn create_marker(&self, file: &str) -> Result<(), OstreeError> {
-        let Some(point) = self.read_only_mount(file) else {
-            return match AbsPath::new(file) {
-                Ok(path) => Ok(self.root.replace(&path, b"", 0o644)?),
-                Err(_) => Ok(()),
-            };
-        };
-        self.write_run_file(SOURCE, "")?;
-        self.unshare(file, REPLACE, &[&point, SOURCE, file]).await
+        match (self.read_only_mount(file), AbsPath::new(file)) {
+            (None, Ok(path)) => self.root.replace(&path, b"", 0o644)?,
+            (None, Err(_)) => {}
+            (Some(point), _) => {
+                self.write_run_file(SOURCE, "")?;
+                self.unshare(file, REPLACE, &[&point, SOURCE, file]).await?;
+            }
+        }
+        self.flush_boot().await
     }
 
     pub(super) async fn remove_marker(&self, file: &str) -> Result<(), OstreeError> {

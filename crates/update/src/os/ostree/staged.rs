@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{boot_entries::kernel_arguments, error::OstreeError};
+use super::{boot_entries::kernel_arguments, deployment_origin::commit_of, error::OstreeError};
 use crate::os::{
-    DeploymentId, grub::MenuSource, host_detection::is_there, trial_arguments::without_trial,
+    DeploymentId, grub::MenuSource, host_detection::is_there, trial_arguments::is_trial_of,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
@@ -35,9 +35,9 @@ pub(super) struct Staged {
 }
 
 impl Staged {
-    /// Whether it has the arguments of a trial.
+    /// Whether it is a trial of machinist.
     pub(super) fn is_trial(&self) -> bool {
-        without_trial(&self.arguments).1
+        is_trial_of(commit_of(&self.id), &self.arguments)
     }
 
     /// `None` if nothing is staged.

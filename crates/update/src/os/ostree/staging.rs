@@ -10,7 +10,7 @@ use super::{
     images,
     new_deployment::NewDeployment,
     staged::Staged,
-    state::{OstreeState, TRIAL_COMMIT},
+    state::OstreeState,
     trial_block::{NOT_FINALIZED, TrialState},
 };
 use crate::os::{
@@ -28,6 +28,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<Option<DeploymentId>, OstreeError> {
         let state = OstreeState::read(&self.root)?;
+        self.record_adopted(&state, wanted)?;
         let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
             self.remove_trial(&state).await?;
             return Ok(None);
@@ -46,9 +47,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         };
         self.write_custom(&ChangedFiles::read(&self.root)?, &new.custom)
             .await?;
-        let command = new.command(&state.stateroot, &origin)?;
-        let commit = command.last().map_or("", String::as_str);
-        self.write_run_file(TRIAL_COMMIT, commit)?;
+        let command = new.command(&self.root, &state.stateroot, &origin)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
         self.admin("deploy", &arguments, limit).await?;
         let staged =

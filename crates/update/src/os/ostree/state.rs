@@ -24,9 +24,6 @@ use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
 use machinist_rootfs::Root;
 
-/// Has the commit of which machinist stages a trial. It goes with the boot, as the staged deployment does.
-pub(super) const TRIAL_COMMIT: &str = "/run/machinist/os-trial-commit";
-
 /// The deployments, as the files describe them.
 pub(super) struct OstreeState {
     /// The finalized deployments, in the order of the menu.
@@ -41,8 +38,6 @@ pub(super) struct OstreeState {
     pub(super) stateroot: String,
     pub(super) files: ChangedFiles,
     pub(super) trial: TrialState,
-    /// The commit of which machinist has staged a trial since the last boot.
-    trial_commit: Option<String>,
     /// bootc or rpm-ostree has staged this deployment for machinist.
     switched: Option<DeploymentId>,
     /// The images of the deployments.
@@ -85,7 +80,6 @@ impl OstreeState {
             staged,
             stateroot: stateroot.to_owned(),
             switched,
-            trial_commit: trial_commit(root)?,
             entries,
             files,
             trial,
@@ -168,10 +162,7 @@ impl OstreeState {
     }
 
     fn is_own(&self, staged: &Staged) -> bool {
-        // Other programs copy the arguments of a trial that is in the menu.
-        staged.is_trial()
-            && self.trial_commit.as_deref() == Some(deployment_origin::commit_of(&staged.id))
-            || self.switched.as_ref() == Some(&staged.id)
+        staged.is_trial() || self.switched.as_ref() == Some(&staged.id)
     }
 
     /// The deployment of machinist that libostree finalizes at shutdown.
@@ -190,11 +181,14 @@ impl OstreeState {
         let waiting = self.own_staged().map(|staged| StagedDeployment {
             deployment: self.deployment(&staged.id, &staged.arguments),
             locked: staged.is_locked,
+            is_deselected: false,
         });
         let abandoned = self.abandoned_trial();
         let left = abandoned.map(|at| StagedDeployment {
             deployment: self.of_entry(&self.entries[at]),
             locked: !self.next_boot_tries_it(),
+            // GRUB leaves a trial at the first position.
+            is_deselected: at != 0,
         });
         let mut others = self.entries.iter().enumerate();
         let other = others.find(|(at, _)| *at != self.booted && Some(*at) != abandoned);
@@ -276,14 +270,4 @@ fn switched_deployment(
     let found = images::packages_of(root, stateroot, &staged.id).requested;
     let has_packages = packages.is_none_or(|line| found.iter().eq(line.split_whitespace()));
     Ok((has_image && has_packages).then(|| staged.id.clone()))
-}
-
-fn trial_commit(root: &Root) -> Result<Option<String>, OstreeError> {
-    let Ok(path) = AbsPath::new(TRIAL_COMMIT) else {
-        return Ok(None);
-    };
-    match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
-        Err(error) if error.is_not_found() => Ok(None),
-        text => Ok(Some(text?)),
-    }
 }

@@ -127,6 +127,7 @@ impl SystemdBootState {
         Some(StagedDeployment {
             deployment: Deployment::of_arguments(id_of(&arguments), arguments),
             locked: !self.is_unlocked(),
+            is_deselected: false,
         })
     }
 
