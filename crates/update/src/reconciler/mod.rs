@@ -31,6 +31,7 @@ mod node_drain;
 mod options;
 mod options_watch;
 mod os_trial;
+mod os_trial_error;
 mod phase_progress;
 mod plan_state;
 mod planning;

@@ -6,7 +6,7 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
-use super::{Reconciler, ReconcilerHooks, UpdateError};
+use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial_error::OsTrialError};
 use crate::{
     journal::{Direction, OsTrial, OsTrialState},
     os::{self, DeploymentId, Deployments, DesiredDeployment, OsError, OsProvider, ProviderStep},
@@ -24,36 +24,6 @@ const OBSERVATION_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the boot into the new deployment failed: the boot loader returned to the previous deployment"
-)]
-struct BootFailedError;
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the machine rebooted without its boot loader, such as by kexec, and so without the new deployment"
-)]
-struct LoaderBypassedError;
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "the machine went down before the new deployment was finalized, so that no boot has tried it"
-)]
-struct NotFinalizedError;
-
-#[derive(Debug, thiserror::Error)]
-#[error("another program selected another deployment while the new one was checked")]
-struct DeselectedError;
-
-#[derive(Debug, thiserror::Error)]
-#[error("the staged deployment cannot be changed: no provider on this host")]
-struct NoProviderError;
-
-#[derive(Debug, thiserror::Error)]
-#[error("the boot loader still selects the deployment {0} after the new one was kept")]
-struct NotKeptError(String);
 
 /// A failure in a step of the provider.
 pub(super) struct StepFailure {
@@ -75,7 +45,7 @@ impl From<OsError> for StepFailure {
 impl StepFailure {
     fn no_provider() -> Self {
         Self {
-            error: NoProviderError.into(),
+            error: OsTrialError::NoProvider.into(),
             reason: Reason::OSStepFailed,
             retryable: false,
         }
@@ -238,11 +208,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let staged = staged.filter(|staged| staged.deployment.id.as_str() == trial.deployment);
         let not_tried: Option<(&(dyn Error + Send + Sync), Reason)> = match staged {
             Some(staged) if staged.locked => None,
-            Some(_) => Some((&LoaderBypassedError, Reason::LoaderBypassed)),
-            None => Some((&NotFinalizedError, Reason::OSStepFailed)),
+            Some(_) => Some((&OsTrialError::LoaderBypassed, Reason::LoaderBypassed)),
+            None => Some((&OsTrialError::NotFinalized, Reason::OSStepFailed)),
         };
         if staged.is_some_and(|staged| staged.is_deselected) {
-            self.record_failure(&DeselectedError, Reason::OSStepFailed, false);
+            self.record_failure(&OsTrialError::Deselected, Reason::OSStepFailed, false);
             return Ok(self.fail_trial());
         } else if trial.state == OsTrialState::Staged {
             tracing::info!(
@@ -265,10 +235,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         } else {
             let boots = self.counted_boots();
             if boots >= self.boot_attempts() {
-                self.record_failure(&BootFailedError, Reason::OSBootFailed, false);
+                self.record_failure(&OsTrialError::BootFailed, Reason::OSBootFailed, false);
                 return Ok(self.fail_trial());
             }
-            tracing::error!(reason = %Reason::OSBootFailed, boots, "{BootFailedError}");
+            tracing::error!(reason = %Reason::OSBootFailed, boots, "{}", OsTrialError::BootFailed);
         }
         // The files are in place, and the reboot into the deployment is still to come.
         self.set_trial_state(OsTrialState::Staged);
@@ -447,7 +417,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let next = self.run_responsive(provider.observe()).await?.next;
         if next != id {
             return Err(StepFailure {
-                error: NotKeptError(next.to_string()).into(),
+                error: OsTrialError::NotKept(next.to_string()).into(),
                 reason: Reason::OSStepFailed,
                 retryable: false,
             });

@@ -1,0 +1,24 @@
+//! Why the trial of a deployment fails.
+
+/// Why the trial of a deployment fails, besides errors of the provider.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OsTrialError {
+    #[error(
+        "the boot into the new deployment failed: the boot loader returned to the previous deployment"
+    )]
+    BootFailed,
+    #[error(
+        "the machine rebooted without its boot loader, such as by kexec, and so without the new deployment"
+    )]
+    LoaderBypassed,
+    #[error(
+        "the machine went down before the new deployment was finalized, so that no boot has tried it"
+    )]
+    NotFinalized,
+    #[error("another program selected another deployment while the new one was checked")]
+    Deselected,
+    #[error("the staged deployment cannot be changed: no provider on this host")]
+    NoProvider,
+    #[error("the boot loader still selects the deployment {0} after the new one was kept")]
+    NotKept(String),
+}
