@@ -16,8 +16,8 @@ use machinist_plan::{ImageRef, ImageTransport};
 /// Holds a lock against shutdowns while another program runs.
 const SYSTEMD_INHIBIT: &str = "/usr/bin/systemd-inhibit";
 
-/// Stages the image `$2` of the transport `$1` and locks the deployment, also when bootc has failed after staging it or when the unit is
-/// stopped. `bootc switch` cannot lock it.
+/// Stages the image `$2` of the transport `$1` and locks the deployment, also when bootc has failed after staging it or when
+/// the unit is stopped. `bootc switch` cannot lock it.
 const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --transport \"$1\" \"$2\"; code=$?; \
                                test ! -e /run/ostree/staged-deployment || \
                                /usr/bin/ostree admin lock-finalization || code=1; exit $code";

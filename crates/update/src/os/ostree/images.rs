@@ -116,8 +116,8 @@ fn escaped(image: &str) -> String {
     text
 }
 
-/// The commit of what was last fetched as [`storage_reference`] names it; `None` if no image is complete there. If that is a path,
-/// the commit may have another digest.
+/// The commit of what was last fetched as [`storage_reference`] names it; `None` if no image is complete there. If that is
+/// a path, the commit may have another digest.
 pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
     let path = format!("{IMAGE_REFERENCES}/{}", escaped(&storage_reference(image)));
     let Ok(path) = AbsPath::new(&path) else {
