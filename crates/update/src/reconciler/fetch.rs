@@ -1,5 +1,7 @@
 //! Downloads the OS image and the packages of a plan before the start time of the update and before the node is cordoned.
 
+use std::time::Duration;
+
 use tokio_util::sync::CancellationToken;
 
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
@@ -9,6 +11,9 @@ use crate::{
     service_port::Services,
 };
 use machinist_base::error_chain::chain;
+
+/// How often the progress of a download is read and published. The liveness tick is much longer.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Returns the deployment of the plan, if that changes the operating system.
@@ -114,6 +119,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let download = provider.fetch(wanted, self.options.current().os_step_timeout);
         tokio::pin!(download);
         let mut tick = tokio::time::interval(self.hooks.tick());
+        let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
         let has_image = wanted.image.is_some();
         loop {
             tokio::select! {
@@ -130,13 +136,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         return DownloadEnd::NewDesired(event);
                     }
                 }
-                // Safe to drop, both: ticks recur, and a probe stays pending.
-                _ = tick.tick() => {
-                    self.hooks.record_beat();
-                    if has_image {
-                        self.report_download(&*provider).await;
-                    }
-                }
+                // Safe to drop, all: ticks recur, and a probe stays pending.
+                _ = tick.tick() => self.hooks.record_beat(),
+                _ = progress.tick(), if has_image => self.report_download(&*provider).await,
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }
