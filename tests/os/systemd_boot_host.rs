@@ -173,11 +173,12 @@ async fn a_missing_kernel_cmdline_is_created_for_the_time_of_a_trial() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
     host.install_kernel("6.10", host.read("etc/kernel/cmdline").trim());
     updates(&host, "", "audit=0 quiet nosmt").await;
+    host.agent().clean_up().await.unwrap();
     let of_host = BEFORE.replace(" audit=0 quiet", "");
     assert_eq!(host.read("etc/kernel/cmdline").trim(), of_host);
     host.reboot();
     assert_eq!(host.running(), of_host);
-    host.agent().discard().await.unwrap();
+    host.agent().clean_up().await.unwrap();
     assert!(!file.exists());
     // The file of the host is not removed.
     fs::write(&file, format!("{of_host}\n")).unwrap();
@@ -185,7 +186,7 @@ async fn a_missing_kernel_cmdline_is_created_for_the_time_of_a_trial() {
     host.reboot();
     updates(&host, "", "nosmt").await;
     host.reboot();
-    host.agent().discard().await.unwrap();
+    host.agent().clean_up().await.unwrap();
     assert_eq!(host.read("etc/kernel/cmdline").trim(), of_host);
 }
 

@@ -85,9 +85,6 @@ impl<C: HostCommand> SystemdBootProvider<C> {
         self.lock_entry(state).await?;
         // The entry of the trial is the last one: a repeated keep continues while it is there.
         kernel_cmdline::follow(&self.root, &state.kept)?;
-        if !state.is_trial_running() {
-            kernel_cmdline::remove_created(&self.root, &state.kept, &state.host)?;
-        }
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;
         }
