@@ -19,10 +19,11 @@ const POLICIES: &str = "apiVersion: operator.openshift.io/v1\nkind: MachineConfi
     \x20   - {path: /etc/lab.conf, actions: [{type: None}]}\n";
 
 /// A service with a user that systemd allocates. Its reload replaces a directory of its state by a
-/// link into `/etc`.
+/// link into `/etc`. It tries again if the agent restores the directory before the link is there.
 const SERVICE: &str = "[Service]\nDynamicUser=yes\nStateDirectory=lab-state\n\
     WorkingDirectory=/var/lib/lab-state\nExecStart=/bin/sleep infinity\n\
-    ExecReload=/bin/sh -c 'mv sub away && ln -s /etc sub'\n";
+    ExecReload=/bin/sh -c 'ln -s /etc link; \
+    until mv -T link sub; do mv --backup=numbered -T sub away; done'\n";
 
 /// The homes of an ordinary machine: one with a directory of root's, one with a user's link to a
 /// directory of hers, one elsewhere.
@@ -99,6 +100,13 @@ fn contested(text: &str) -> String {
         json!({"path": HER_DIRECTORY, "user": {"name": "mallory"}, "group": {"name": "mallory"}});
     let storage = json!({"files": files, "directories": [hers]});
     manifest("20-contested", storage, Value::Null)
+}
+
+/// Replaces the directory or the link at [`LINK`] by another link. A repair by the agent may restore
+/// the directory in between, so this tries until the link is in place.
+fn replace_by_link(machine: &Machine, link: &str) {
+    let retry = format!("until mv -T {link} {LINK}; do mv --backup=numbered -T {LINK} away; done");
+    mallory(machine, &retry);
 }
 
 fn mallory(machine: &Machine, line: &str) {
@@ -231,24 +239,24 @@ fn links_made_later_are_left_alone(
         machine.exec(&["cat", OF_SERVICE]),
         "# of the administrator\n"
     );
-    mallory(machine, "mv .config/systemd/user away");
+    mallory(
+        machine,
+        &format!("ln -s {UNITS} absolute && ln -s ../../../../etc/systemd/system relative"),
+    );
     machine.sh(&format!("ln -s {UNITS} /home/mallory/of-root"));
     let bob = "/home/bob/.hushlogin";
     for (link, edit) in [
+        ("absolute", "echo edited > /etc/lab.conf".to_owned()),
         (
-            format!("ln -s {UNITS} .config/systemd/user"),
-            "echo edited > /etc/lab.conf".to_owned(),
-        ),
-        (
-            "ln -s ../../../../etc/systemd/system .config/systemd/user".to_owned(),
+            "relative",
             format!("runuser -u bob -- sh -c 'rm -f {bob}; echo mine > {bob}'"),
         ),
         (
-            "mv of-root .config/systemd/user".to_owned(),
+            "of-root",
             "runuser -u alice -- sh -c 'echo mine > /home/alice/dotfiles/lab.conf'".to_owned(),
         ),
     ] {
-        mallory(machine, &format!("rm -f .config/systemd/user; {link}"));
+        replace_by_link(machine, link);
         machine.exec(&["cat", HERS]);
         machine.sh(&edit);
         // One command, because each starts several processes.
