@@ -223,7 +223,10 @@ impl FedoraMachine {
             let files = Below(&partition);
             let mut grub = SimulatedGrub::new(&files, "/grub2");
             let boot = grub.boot();
-            self.write("boot/grub2/grubenv", grub.block.unwrap().to_text().unwrap());
+            self.write(
+                "boot/grub2/grubenv",
+                grub.environment.unwrap().to_text().unwrap(),
+            );
             let boot = match boot {
                 Err(BootError::Restarts(_)) => continue,
                 boot => boot.unwrap(),

@@ -321,7 +321,7 @@ impl GrubMachine {
             let files = Below(&self.directory);
             let mut grub = SimulatedGrub::new(&files, "/boot/grub");
             let boot = grub.boot();
-            let mut block = grub.block.unwrap();
+            let mut block = grub.environment.unwrap();
             self.write_environment(&block);
             let boot = match boot {
                 Err(BootError::Restarts(_)) => continue,

@@ -212,7 +212,7 @@ impl OstreeMachine {
             };
             let mut grub = SimulatedGrub::new(&files, prefix);
             let boot = grub.boot_or_fall_back().unwrap();
-            let block: EnvironmentBlock = grub.block.unwrap();
+            let block: EnvironmentBlock = grub.environment.unwrap();
             let file = format!("{}/grubenv", layout.grub());
             self.files.write(&file, block.to_text().unwrap());
             let line = boot.command_line;

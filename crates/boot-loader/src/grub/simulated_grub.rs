@@ -22,8 +22,8 @@ pub struct SimulatedGrub<'f> {
     files: &'f dyn GrubFiles,
     prefix: String,
     variables: Variables,
-    /// The block on the disk, as `save_env` left it.
-    pub block: Option<EnvironmentBlock>,
+    /// The environment block on the disk, as `save_env` left it.
+    pub environment: Option<EnvironmentBlock>,
     functions: BTreeMap<String, Block>,
     menu: Vec<MenuEntry>,
     /// The words of each command `linux`.
@@ -64,12 +64,12 @@ impl<'f> SimulatedGrub<'f> {
         variables.set("prefix", prefix);
         variables.set("config_directory", prefix);
         variables.set("config_file", &format!("{prefix}/grub.cfg"));
-        let block = files.text(&format!("{prefix}/grubenv"));
+        let environment = files.text(&format!("{prefix}/grubenv"));
         Self {
             files,
             prefix: prefix.to_owned(),
             variables,
-            block: block.and_then(|text| EnvironmentBlock::parse(&text).ok()),
+            environment: environment.and_then(|text| EnvironmentBlock::parse(&text).ok()),
             functions: BTreeMap::new(),
             menu: Vec::new(),
             kernels: Vec::new(),
@@ -354,29 +354,29 @@ impl<'f> SimulatedGrub<'f> {
         test_command::test(arguments, &files)
     }
 
-    /// Loads the variables of the block, or the named ones.
+    /// Loads the variables of the environment block, or the named ones.
     fn load_env(&mut self, arguments: &[String]) {
-        let Some(block) = &self.block else {
+        let Some(environment) = &self.environment else {
             return;
         };
         let names = without_file(arguments);
         let named: Vec<&String> = names.collect();
-        for (name, value) in block.iter() {
+        for (name, value) in environment.iter() {
             if named.is_empty() || named.iter().any(|one| *one == name) {
                 self.variables.set(name, value);
             }
         }
     }
 
-    /// Stores the named variables in the block. An empty value is stored, an unset variable removed.
+    /// Stores the named variables in the environment block. An empty value is stored, an unset variable removed.
     fn save_env(&mut self, names: &[String]) {
-        let Some(block) = &mut self.block else {
+        let Some(environment) = &mut self.environment else {
             return;
         };
         for name in without_file(names) {
             match self.variables.values.get(name) {
-                Some(value) => block.set(name, value),
-                None => block.unset(name),
+                Some(value) => environment.set(name, value),
+                None => environment.unset(name),
             }
         }
     }

@@ -139,7 +139,7 @@ fn an_entry_of_the_environment_block_is_booted_once() {
     let boot = grub.boot().unwrap();
     assert_eq!(boot.entry, ["machinist-1"]);
     assert_eq!(boot.command_line, "root=UUID=1 ro quiet \"x=y z\" panic=5");
-    let after = grub.block.unwrap();
+    let after = grub.environment.unwrap();
     assert_eq!(after.get("next_entry"), Some(""));
     assert_eq!(after.get("other"), Some("stays"));
     let files = files.with("/boot/grub/grubenv", after.to_text().unwrap());

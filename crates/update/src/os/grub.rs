@@ -1,6 +1,6 @@
 //! Changes the kernel arguments of a host with packages and GRUB.
 //!
-//! A deployment is staged as an entry in a block of custom.cfg, and unlocked by `next_entry` in GRUB's environment
+//! A deployment is staged as an entry in a section of custom.cfg, and unlocked by `next_entry` in GRUB's environment
 //! block, which GRUB clears when it enters the entry.
 //!
 //! On Debian, it is kept by a file below /etc/default/grub.d and a new grub.cfg, which grub-mkconfig writes beside the
@@ -30,8 +30,8 @@ pub(super) use self::{
     menu_source::MenuSource,
     new_entry::check,
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
-    state::{NEXT_ENTRY, block_with_next},
-    trial_entry::with_block,
+    state::{NEXT_ENTRY, environment_with_next},
+    trial_entry::with_section,
 };
 use self::{
     host_files::{MAX_CONFIG_BYTES, path},
@@ -104,14 +104,15 @@ impl<C: HostCommand> GrubProvider<C> {
 
     async fn set_next_entry(
         &self,
-        block: &EnvironmentBlock,
+        environment: &EnvironmentBlock,
         id: Option<&str>,
     ) -> Result<(), GrubError> {
-        self.write_block(&block_with_next(block, id)).await
+        self.write_environment(&environment_with_next(environment, id))
+            .await
     }
 
-    async fn write_block(&self, block: &EnvironmentBlock) -> Result<(), GrubError> {
-        let text = block.to_text().map_err(BootError::from)?;
+    async fn write_environment(&self, environment: &EnvironmentBlock) -> Result<(), GrubError> {
+        let text = environment.to_text().map_err(BootError::from)?;
         let file = in_grub_directory(&self.root, "grubenv");
         self.write_for_grub(&path(&file)?, &text, 0o600).await
     }
@@ -151,19 +152,19 @@ impl<C: HostCommand> GrubProvider<C> {
 
     /// Removes machinist's request for the next boot.
     async fn lock_entry(&self, state: &GrubState) -> Result<(), GrubError> {
-        let own = state.block.get(NEXT_ENTRY);
+        let own = state.environment.get(NEXT_ENTRY);
         match own.is_some_and(is_trial_id) {
-            true => self.set_next_entry(&state.block, None).await,
+            true => self.set_next_entry(&state.environment, None).await,
             false => Ok(()),
         }
     }
 
     /// The state after an interrupted keep was undone, and an entry whose kernel was removed was replaced.
-    async fn settled(&self) -> Result<GrubState, GrubError> {
+    async fn recovered_state(&self) -> Result<GrubState, GrubError> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
             tracing::warn!("a new kernel has the arguments of a trial; selecting the kept entry");
-            self.write_block(&state.block).await?;
+            self.write_environment(&state.environment).await?;
         }
         match (&state.dead, state.is_interrupted, state.menu) {
             (Some(dead), ..) => {
@@ -188,7 +189,7 @@ impl<C: HostCommand> GrubProvider<C> {
             kernel_cmdline::follow(&self.root, &state.kept)?;
         }
         match staged_id(&state.custom) {
-            Some(_) => self.write_custom(&with_block(&state.custom, None)).await,
+            Some(_) => self.write_custom(&with_section(&state.custom, None)).await,
             None => Ok(()),
         }
     }
@@ -197,7 +198,7 @@ impl<C: HostCommand> GrubProvider<C> {
         &self,
         wanted: &DesiredDeployment,
     ) -> Result<Option<DeploymentId>, GrubError> {
-        let state = self.settled().await?;
+        let state = self.recovered_state().await?;
         let state = self.with_kept_entry(state, wanted).await?;
         let Some(entry) = NewEntry::of(&self.root, &state, wanted)? else {
             self.remove_entry(&state).await?;
@@ -227,7 +228,7 @@ impl<C: HostCommand> GrubProvider<C> {
         let entry = KeptEntry::of(&self.root, state, kept)?;
         self.write_for_grub(&entry.file, &entry.text, ENTRY_MODE)
             .await?;
-        self.write_block(&entry.block).await?;
+        self.write_environment(&entry.environment).await?;
         self.remove_entry(&GrubState::read(&self.root)?).await
     }
 
@@ -298,7 +299,7 @@ impl<C: HostCommand> GrubProvider<C> {
         let made = self.commands.run(&program, &arguments, MKCONFIG_TIMEOUT);
         made.await.map_err(GrubError::Mkconfig)?;
         let text = HostFiles::new(&self.root).text(NEW_CONFIG);
-        let files = HostFiles::new(&self.root).with_default(&state.block)?;
+        let files = HostFiles::new(&self.root).with_default(&state.environment)?;
         let files = files.with_config("grub.cfg", text);
         has_arguments(&boot(&files)?.arguments(), wanted)
     }
@@ -370,13 +371,13 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         if there.is_none_or(|there| there.deployment.id != *staged) {
             return Err(missing(ProviderStep::Unlock, staged));
         }
-        let requested = state.block.get(NEXT_ENTRY).unwrap_or_default();
+        let requested = state.environment.get(NEXT_ENTRY).unwrap_or_default();
         if !requested.is_empty() && requested != staged.as_str() {
             tracing::warn!(
                 "the next boot enters {staged} and not {requested}, which was selected by grub-reboot"
             );
         }
-        let set = self.set_next_entry(&state.block, Some(staged.as_str()));
+        let set = self.set_next_entry(&state.environment, Some(staged.as_str()));
         set.await.map_err(at)
     }
 
@@ -388,7 +389,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::Keep);
-        let state = self.settled().await.map_err(at)?;
+        let state = self.recovered_state().await.map_err(at)?;
         let now = state.booted();
         if now.id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
@@ -408,7 +409,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn discard(&self) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::Discard);
-        let state = self.settled().await.map_err(at)?;
+        let state = self.recovered_state().await.map_err(at)?;
         self.remove_entry(&state).await.map_err(at)
     }
 
@@ -416,14 +417,14 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         let at = |error: GrubError| error.at(ProviderStep::CleanUp);
         let state = GrubState::read(&self.root).map_err(at)?;
         match state.dead {
-            Some(_) => self.settled().await.map(drop).map_err(at),
+            Some(_) => self.recovered_state().await.map(drop).map_err(at),
             None => Ok(()),
         }
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::RollBack);
-        let state = self.settled().await.map_err(at)?;
+        let state = self.recovered_state().await.map_err(at)?;
         if state.selected().id == *to {
             return self.remove_entry(&state).await.map_err(at);
         }

@@ -16,7 +16,6 @@ mod download_progress;
 mod error;
 mod fetched_images;
 mod image_download;
-mod images;
 mod layered_packages;
 mod layering;
 mod new_deployment;
@@ -25,25 +24,26 @@ mod own_packages;
 mod package_repository;
 mod package_update;
 mod read_only_mounts;
+mod repository_images;
 mod staged;
 mod staging;
 mod state;
-mod trial_block;
+mod trial_commands;
 
 use std::{error::Error, fmt, time::Duration};
 
 use self::{
-    bootc::SWITCHING,
+    bootc::SWITCH_MARKER,
     error::OstreeError,
     new_deployment::argument_words,
     package_repository::SHELL,
     state::OstreeState,
-    trial_block::{MENU_UNCHANGED, NOT_FINALIZED, TrialState, custom_config},
+    trial_commands::{MENU_UNCHANGED, NOT_FINALIZED, TrialState, custom_config},
 };
 pub(super) use self::{
-    images::facts,
     new_deployment::check,
     obstacles::{capabilities, obstacle},
+    repository_images::facts,
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, FetchProgress, FetchedImage, HostCommand,
@@ -95,7 +95,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         wanted: &DesiredDeployment,
     ) -> Result<Option<FetchedImage>, OstreeError> {
         let image = match &wanted.image {
-            Some(image) => images::find_complete(&self.root, image)?,
+            Some(image) => repository_images::find_complete(&self.root, image)?,
             None => Some(FetchedImage::default()),
         };
         let packages = self.package_update(wanted)?;
@@ -128,9 +128,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Writes which deployment of the menu GRUB enters.
     async fn set_trial(&self, state: &OstreeState, trial: TrialState) -> Result<(), OstreeError> {
-        let block = trial.written_to(&state.files.block);
-        let block = ChangedFiles::new_block(&self.root, &block)?;
-        self.write_grub_file(&block).await
+        let environment = trial.written_to(&state.files.environment);
+        let environment = ChangedFiles::new_environment(&self.root, &environment)?;
+        self.write_grub_file(&environment).await
     }
 
     async fn write_custom(&self, files: &ChangedFiles, custom: &str) -> Result<(), OstreeError> {
@@ -160,7 +160,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             // The staged one comes before those of the menu.
             self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
-        self.remove_marker(SWITCHING).await?;
+        self.remove_marker(SWITCH_MARKER).await?;
         if state.is_trial_booted() {
             // The next boot still has to leave it.
             return Ok(());

@@ -4,7 +4,7 @@ use super::{
     error::GrubError,
     host_files::{MAX_CONFIG_BYTES, in_grub_directory, path},
     obstacles::real_path,
-    trial_entry::has_broken_block,
+    trial_entry::has_broken_section,
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock};
@@ -18,31 +18,34 @@ const NEW_FILE_MODE: u32 = 0o600;
 
 /// The texts of the files.
 pub(in crate::os) struct ChangedFiles {
-    pub(in crate::os) block: EnvironmentBlock,
+    pub(in crate::os) environment: EnvironmentBlock,
     pub(in crate::os) custom: String,
 }
 
 impl ChangedFiles {
     pub(in crate::os) fn read(root: &Root) -> Result<Self, GrubError> {
-        let block = read_text(root, ENVIRONMENT_BLOCK)?;
+        let environment = read_text(root, ENVIRONMENT_BLOCK)?;
         let custom = read_text(root, CUSTOM_CONFIG)?;
-        if has_broken_block(&custom) {
-            return Err(GrubError::BrokenBlock);
+        if has_broken_section(&custom) {
+            return Err(GrubError::UnterminatedSection);
         }
-        let block = match block.is_empty() {
+        let environment = match environment.is_empty() {
             true => EnvironmentBlock::default(),
-            false => EnvironmentBlock::parse(&block).map_err(BootError::from)?,
+            false => EnvironmentBlock::parse(&environment).map_err(BootError::from)?,
         };
-        Ok(Self { block, custom })
+        Ok(Self {
+            environment,
+            custom,
+        })
     }
 
     /// The environment block with another content.
-    pub(in crate::os) fn new_block(
+    pub(in crate::os) fn new_environment(
         root: &Root,
-        block: &EnvironmentBlock,
+        environment: &EnvironmentBlock,
     ) -> Result<NewGrubFile, GrubError> {
         let file = in_grub_directory(root, ENVIRONMENT_BLOCK);
-        let text = block.to_text().map_err(BootError::from)?;
+        let text = environment.to_text().map_err(BootError::from)?;
         Ok(NewGrubFile { file, text })
     }
 

@@ -34,8 +34,8 @@ pub(in crate::os) enum GrubError {
     Unsupported,
     #[error("{0} is not UTF-8 text")]
     NotUtf8(AbsPath),
-    #[error("the block of machinist in custom.cfg does not end")]
-    BrokenBlock,
+    #[error("the section of machinist in custom.cfg does not end")]
+    UnterminatedSection,
     #[error("another program has changed {0}")]
     FileChanged(AbsPath),
     #[error("another program keeps changing grub.cfg")]

@@ -8,7 +8,7 @@ use super::{
     error::GrubError,
     host_files::{HostFiles, path},
     kept_entries::{DIRECTORY, SAVED_ENTRY, file_of, id_of, next_number},
-    state::{GrubState, block_with_next, boot, has_arguments},
+    state::{GrubState, boot, environment_with_next, has_arguments},
 };
 use crate::os::{
     boot_entry::{value, with_lines},
@@ -32,7 +32,7 @@ pub(super) struct KeptEntry {
     pub(super) file: AbsPath,
     pub(super) text: String,
     /// The environment block that selects it.
-    pub(super) block: EnvironmentBlock,
+    pub(super) environment: EnvironmentBlock,
 }
 
 impl KeptEntry {
@@ -48,7 +48,7 @@ impl KeptEntry {
         let base = text.ok_or(GrubError::EntryMissing(base))?;
         let mut options = options_of_host(&base, &state.kept.current);
         let is_tuned = state
-            .block
+            .environment
             .get(TUNED_VARIABLE)
             .is_some_and(|set| !set.is_empty());
         if is_there(root, TUNED_HOOK) && !options.contains(TUNED_VARIABLE) && !is_tuned {
@@ -65,17 +65,17 @@ impl KeptEntry {
         let text = kept.to_comments() + &with_lines(&base, &lines, &[]);
         let file = file_of(number);
         let id = id_of(number);
-        let before = block_with_next(&state.block, None);
-        let mut block = before.clone();
-        block.set(SAVED_ENTRY, &id);
+        let before = environment_with_next(&state.environment, None);
+        let mut environment = before.clone();
+        environment.set(SAVED_ENTRY, &id);
         let files = HostFiles::new(root).with(&file, Some(text.clone()));
         let files = match &state.dead {
             Some(dead) => files.with(&dead.file, None),
             None => files,
         };
         // With the present variable, no boot may enter it: the order of the menu differs between versions of GRUB.
-        let unsaved = boot(&files.clone().with_block(&before)?)?;
-        let boot = boot(&files.with_block(&block)?)?;
+        let unsaved = boot(&files.clone().with_environment(&before)?)?;
+        let boot = boot(&files.with_environment(&environment)?)?;
         if boot.entry != [id] || unsaved.entry != state.selected.entry {
             return Err(GrubError::NotSaved(boot.entry.join(">")));
         }
@@ -83,7 +83,7 @@ impl KeptEntry {
         Ok(Self {
             file: path(&file)?,
             text,
-            block,
+            environment,
         })
     }
 }

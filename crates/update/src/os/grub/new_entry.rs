@@ -5,8 +5,8 @@ use super::{
     host_files::HostFiles,
     kept_entry::KeptEntry,
     menu_source::MenuSource,
-    state::{GrubState, block_with_next, boot, has_arguments, own_arguments},
-    trial_entry::{self, with_block},
+    state::{GrubState, boot, environment_with_next, has_arguments, own_arguments},
+    trial_entry::{self, with_section},
 };
 use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
@@ -67,13 +67,13 @@ impl NewEntry {
         if same.is_some_and(|staged| staged.deployment.kernel_arguments == arguments) {
             return Ok(Some(Self { id, custom: None }));
         }
-        let default = HostFiles::new(root).with_default(&state.block)?;
+        let default = HostFiles::new(root).with_default(&state.environment)?;
         let mut grub = SimulatedGrub::new(&default, default.directory());
         let name = state.selected.entry.join(">");
         let unusual = || GrubError::UnusualEntry(name.clone());
         let body = grub.booted_source()?.ok_or_else(unusual)?;
         let entry = trial_entry::entry(&id, &body, &kernel, &arguments)?.ok_or_else(unusual)?;
-        let custom = with_block(&state.custom, Some(&entry));
+        let custom = with_section(&state.custom, Some(&entry));
         check_entry(root, state, &custom, (&id, &arguments))?;
         Ok(Some(Self {
             id,
@@ -100,13 +100,13 @@ fn check_entry(
     custom: &str,
     (id, arguments): (&str, &KernelCommandLine),
 ) -> Result<(), GrubError> {
-    let block = block_with_next(&state.block, Some(id));
-    let files = HostFiles::new(root).with_block(&block)?;
+    let environment = environment_with_next(&state.environment, Some(id));
+    let files = HostFiles::new(root).with_environment(&environment)?;
     let files = files.with_config("custom.cfg", Some(custom.to_owned()));
     let boot = boot(&files)?;
     let (found, _) = without_trial(&boot.arguments());
     has_arguments(&found, arguments)?;
-    let default = files.with_default(&state.block)?;
+    let default = files.with_default(&state.environment)?;
     let default = super::state::boot(&default)?;
     match (&default.entry, &default.command_line)
         == (&state.selected.entry, &state.selected.command_line)

@@ -31,19 +31,19 @@ pub(in crate::os) const NEXT_ENTRY: &str = "next_entry";
 const FAILED_BOOT: [&str; 2] = ["initrdfail", "prev_entry"];
 
 /// The environment block with another entry for the next boot.
-pub(in crate::os) fn block_with_next(
-    block: &EnvironmentBlock,
+pub(in crate::os) fn environment_with_next(
+    environment: &EnvironmentBlock,
     id: Option<&str>,
 ) -> EnvironmentBlock {
-    let mut block = block.clone();
+    let mut environment = environment.clone();
     match id {
-        Some(id) => block.set(NEXT_ENTRY, id),
-        None => block.unset(NEXT_ENTRY),
+        Some(id) => environment.set(NEXT_ENTRY, id),
+        None => environment.unset(NEXT_ENTRY),
     }
     for name in FAILED_BOOT {
-        block.unset(name);
+        environment.unset(name);
     }
-    block
+    environment
 }
 
 /// A boot entry whose kernel was removed.
@@ -64,21 +64,24 @@ pub(super) struct GrubState {
     pub(super) menu: MenuSource,
     /// The file of kept arguments is newer than what selects them: a keep was interrupted.
     pub(super) is_interrupted: bool,
-    /// GRUB would enter an entry with the arguments of a trial. `block` selects the kept one instead.
+    /// GRUB would enter an entry with the arguments of a trial. `environment` selects the kept one instead.
     pub(super) is_diverted: bool,
     host: Option<KernelCommandLine>,
     /// There is a boot entry of a kept deployment.
     pub(super) has_kept_entry: bool,
     /// The boot entry of a kept deployment names a kernel that was removed.
     pub(super) dead: Option<DeadEntry>,
-    pub(super) block: EnvironmentBlock,
+    pub(super) environment: EnvironmentBlock,
     pub(super) custom: String,
 }
 
 impl GrubState {
     pub(super) fn read(root: &Root) -> Result<Self, GrubError> {
         let files = HostFiles::new(root);
-        let ChangedFiles { mut block, custom } = ChangedFiles::read(root)?;
+        let ChangedFiles {
+            mut environment,
+            custom,
+        } = ChangedFiles::read(root)?;
         let running = root.read_text(&path("/proc/cmdline")?, MAX_COMMAND_LINE_BYTES)?;
         let menu = MenuSource::of(root);
         let newest = match menu {
@@ -88,7 +91,7 @@ impl GrubState {
             }
             MenuSource::BlsConfig => NewestEntry::read(root)?,
         };
-        let (selected, is_diverted) = select(files, &mut block, &newest)?;
+        let (selected, is_diverted) = select(files, &mut environment, &newest)?;
         let written = newest.kept.clone();
         let all = without_trial(&selected.arguments()).0;
         let in_config = match menu {
@@ -124,7 +127,7 @@ impl GrubState {
             is_diverted,
             host,
             kept,
-            block,
+            environment,
             custom,
         })
     }
@@ -169,40 +172,40 @@ impl GrubState {
 
     fn staged_in(&self, files: HostFiles<'_>) -> Option<StagedDeployment> {
         let id = staged_id(&self.custom)?;
-        let block = block_with_next(&self.block, Some(id));
-        let files = files.with_block(&block).ok()?;
+        let environment = environment_with_next(&self.environment, Some(id));
+        let files = files.with_environment(&environment).ok()?;
         let boot = boot(&files).ok().filter(|boot| boot.entry == [id])?;
         let (arguments, _) = without_trial(&boot.arguments());
         Some(StagedDeployment {
             deployment: Deployment::of_arguments(id.to_owned(), arguments),
-            locked: self.block.get(NEXT_ENTRY) != Some(id),
+            locked: self.environment.get(NEXT_ENTRY) != Some(id),
             is_deselected: false,
         })
     }
 }
 
-/// Returns the boot without `next_entry`, and whether the block was changed to select the kept entry instead of one with the
+/// Returns the boot without `next_entry`, and whether the environment block was changed to select the kept entry instead of one with the
 /// arguments of a trial. A dead entry is not there.
 fn select(
     files: HostFiles<'_>,
-    block: &mut EnvironmentBlock,
+    environment: &mut EnvironmentBlock,
     newest: &NewestEntry,
 ) -> Result<(KernelBoot, bool), GrubError> {
     let files = match &newest.dead_file {
         Some(file) => files.with(file, None),
         None => files,
     };
-    if newest.dead_file.is_some() && newest.id.as_deref() == block.get(SAVED_ENTRY) {
+    if newest.dead_file.is_some() && newest.id.as_deref() == environment.get(SAVED_ENTRY) {
         // GRUB would wait for a keystroke. Without the variable, it enters the newest kernel.
-        block.unset(SAVED_ENTRY);
+        environment.unset(SAVED_ENTRY);
     }
-    let selected = boot(&files.clone().with_default(block)?)?;
+    let selected = boot(&files.clone().with_default(environment)?)?;
     // kernel-install copies the arguments of the running kernel, also those of a trial, and selects the new entry.
     let is_trial = without_trial(&selected.arguments()).1;
     match &newest.id {
         Some(id) if is_trial && newest.dead_file.is_none() => {
-            block.set(SAVED_ENTRY, id);
-            Ok((boot(&files.with_default(block)?)?, true))
+            environment.set(SAVED_ENTRY, id);
+            Ok((boot(&files.with_default(environment)?)?, true))
         }
         _ => Ok((selected, false)),
     }
@@ -210,14 +213,17 @@ fn select(
 
 impl<'r> HostFiles<'r> {
     /// The files with this environment block.
-    pub(in crate::os) fn with_block(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
-        let text = block.to_text().map_err(BootError::from)?;
+    pub(in crate::os) fn with_environment(
+        self,
+        environment: &EnvironmentBlock,
+    ) -> Result<Self, GrubError> {
+        let text = environment.to_text().map_err(BootError::from)?;
         Ok(self.with_config("grubenv", Some(text)))
     }
 
     /// The files without a request for the next boot.
-    pub(super) fn with_default(self, block: &EnvironmentBlock) -> Result<Self, GrubError> {
-        self.with_block(&block_with_next(block, None))
+    pub(super) fn with_default(self, environment: &EnvironmentBlock) -> Result<Self, GrubError> {
+        self.with_environment(&environment_with_next(environment, None))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The menu entry of a staged deployment, in a block of custom.cfg that is machinist's.
+//! The menu entry of a staged deployment, in a section of custom.cfg that is machinist's.
 
 use crate::os::trial_arguments::with_trial;
 use machinist_boot_loader::grub::{self, ArgumentFault};
@@ -58,12 +58,15 @@ pub(super) fn entry(
     Ok(Some(text + "}\n"))
 }
 
-/// The files that the entry in machinist's block loads.
+/// The files that the entry in machinist's section loads.
 pub(super) fn loaded_files(custom: &str) -> impl Iterator<Item = &str> {
-    let block = custom
+    let section = custom
         .split_once(BEGIN)
         .and_then(|(_, rest)| rest.split_once(END));
-    let lines = block.map(|(block, _)| block).unwrap_or_default().lines();
+    let lines = section
+        .map(|(section, _)| section)
+        .unwrap_or_default()
+        .lines();
     let loading = lines.filter_map(|line| {
         let command = line.trim().strip_prefix("if ")?;
         let is_kernel = command.starts_with("linux");
@@ -76,8 +79,8 @@ pub(super) fn loaded_files(custom: &str) -> impl Iterator<Item = &str> {
     loading.flatten().filter(|word| word.starts_with('/'))
 }
 
-/// The text of custom.cfg with this entry in machinist's block, or without a block. Everything else stays.
-pub(in crate::os) fn with_block(custom: &str, entry: Option<&str>) -> String {
+/// The text of custom.cfg with this entry in machinist's section, or without a section. Everything else stays.
+pub(in crate::os) fn with_section(custom: &str, entry: Option<&str>) -> String {
     let mut text = String::new();
     let mut inside = false;
     for line in custom.split_inclusive('\n') {
@@ -97,16 +100,16 @@ pub(in crate::os) fn with_block(custom: &str, entry: Option<&str>) -> String {
     text
 }
 
-/// Whether machinist's block begins and does not end.
-pub(super) fn has_broken_block(custom: &str) -> bool {
-    let mut blocks = custom.split(BEGIN).skip(1);
-    blocks.any(|rest| !rest.contains(END))
+/// Whether machinist's section begins and does not end.
+pub(super) fn has_broken_section(custom: &str) -> bool {
+    let mut sections = custom.split(BEGIN).skip(1);
+    sections.any(|rest| !rest.contains(END))
 }
 
-/// The identifier of the entry in machinist's block.
+/// The identifier of the entry in machinist's section.
 pub(super) fn staged_id(custom: &str) -> Option<&str> {
-    let (_, block) = custom.split_once(BEGIN)?;
-    let (block, _) = block.split_once(END)?;
-    let (_, id) = block.split_once("--id ")?;
+    let (_, section) = custom.split_once(BEGIN)?;
+    let (section, _) = section.split_once(END)?;
+    let (_, id) = section.split_once("--id ")?;
     id.split_whitespace().next()
 }

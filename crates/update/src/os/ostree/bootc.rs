@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    OstreeProvider, RpmOstree, deployment_origin, error::OstreeError, images, staged::Staged,
+    OstreeProvider, RpmOstree, deployment_origin, error::OstreeError, repository_images,
+    staged::Staged,
 };
 use crate::os::HostCommand;
 use machinist_plan::{ImageRef, ImageTransport};
@@ -24,7 +25,7 @@ const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --tran
 
 /// Exists while a deployment that bootc or rpm-ostree has staged for machinist may be there. Its first line names the
 /// image, if that is new; the second one has the added packages, if rpm-ostree was asked.
-pub(super) const SWITCHING: &str = "/run/machinist/os-switch";
+pub(super) const SWITCH_MARKER: &str = "/run/machinist/os-switch";
 
 /// A deployment that bootc has staged.
 pub(super) struct SwitchedDeployment {
@@ -42,7 +43,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<SwitchedDeployment, OstreeError> {
         let reference = image.to_string();
-        self.write_run_file(SWITCHING, &reference)?;
+        self.write_run_file(SWITCH_MARKER, &reference)?;
         // The digest of a path is checked afterwards.
         let name = match image.transport() {
             ImageTransport::Registry => &reference,
@@ -64,7 +65,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         switched.await.map_err(OstreeError::Switch)?;
         let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("bootc switch"))?;
         let origin = deployment_origin::origin_of(&self.root, stateroot, &staged.id)?;
-        images::check_image(&self.root, stateroot, &staged.id, Some(image))?;
+        repository_images::check_image(&self.root, stateroot, &staged.id, Some(image))?;
         Ok(SwitchedDeployment { staged, origin })
     }
 }

@@ -7,7 +7,7 @@ use super::{
     commit_image::REPOSITORY,
     error::OstreeError,
     fetched_images::{record, recorded},
-    images,
+    repository_images,
     state::OstreeState,
 };
 use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
@@ -94,13 +94,13 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Fetch);
         let begun = self.begin_progress();
         begun.map_err(|error| at(error.into()))?;
-        if let Some(fetched) = images::find_complete(&self.root, image).map_err(at)? {
+        if let Some(fetched) = repository_images::find_complete(&self.root, image).map_err(at)? {
             return Ok(fetched);
         }
         self.try_remove_images(Some(image)).await;
         let recorded = self.record_before(image);
         recorded.map_err(|error| at(error.into()))?;
-        let reference = images::pull_reference(image);
+        let reference = repository_images::pull_reference(image);
         let pull = [
             "container",
             "image",
@@ -112,7 +112,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if let Err(error) = self.run_ostree_in_background(&pull, limit).await {
             return Err(self.download_error(image, error, limit).await);
         }
-        match images::find_complete(&self.root, image).map_err(at)? {
+        match repository_images::find_complete(&self.root, image).map_err(at)? {
             Some(fetched) => Ok(fetched),
             None => Err(self.other_content(image).await),
         }
@@ -120,7 +120,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Removes what was fetched instead of the image, and returns the error.
     async fn other_content(&self, image: &ImageRef) -> OsError {
-        let found = images::stored_digest(&self.root, image);
+        let found = repository_images::stored_digest(&self.root, image);
         self.try_remove_images(None).await;
         match found {
             Some(found) => OsError::Unreachable {
@@ -246,7 +246,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let state = OstreeState::read(&self.root)?;
         let mut used = Vec::new();
         for image in &recorded {
-            let commit = images::stored_commit(&self.root, image)?;
+            let commit = repository_images::stored_commit(&self.root, image)?;
             match commit {
                 Some(commit) if state.has_commit(&commit) || state.has_image(image) => {
                     used.push(image.clone());
@@ -254,10 +254,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 _ if needed == Some(image) => used.push(image.clone()),
                 // The same path has another image by now.
                 _ if needed.is_some_and(|needed| {
-                    images::storage_reference(needed) == images::storage_reference(image)
+                    repository_images::storage_reference(needed)
+                        == repository_images::storage_reference(image)
                 }) => {}
                 Some(_) => {
-                    let image = images::storage_reference(image);
+                    let image = repository_images::storage_reference(image);
                     self.container("remove", &["--repo", REPOSITORY, &image])
                         .await?;
                 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use super::{
     OstreeProvider, RpmOstree,
-    bootc::SWITCHING,
+    bootc::SWITCH_MARKER,
     commit_image::REPOSITORY,
     deployment_origin,
     error::OstreeError,
-    images,
     layered_packages::{LayeredPackages, PackageNames, removal_of, with_repository},
     new_deployment::NewDeployment,
     own_packages::{own_packages, record_packages},
     package_repository,
     package_update::PackageUpdate,
+    repository_images,
     staged::Staged,
     state::OstreeState,
 };
@@ -174,7 +174,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<Option<(NewDeployment, String)>, OstreeError> {
         self.record_own(state, update)?;
-        self.write_run_file(SWITCHING, &update.marker(new.image.as_ref()))?;
+        self.write_run_file(SWITCH_MARKER, &update.marker(new.image.as_ref()))?;
         self.transact(update, TransactionKind::Stage, limit).await?;
         let Some(staged) = Staged::read(&self.root)? else {
             // The packages of the other repository are the same.
@@ -197,7 +197,12 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 wanted: list(&update.result),
             });
         }
-        images::check_image(&self.root, &state.stateroot, &staged.id, new.image.as_ref())?;
+        repository_images::check_image(
+            &self.root,
+            &state.stateroot,
+            &staged.id,
+            new.image.as_ref(),
+        )?;
         let mut new = new.with_base(&self.root, &staged.arguments, &wanted.kernel_arguments)?;
         let commit = deployment_origin::commit_of(&staged.id);
         new.commit = Some(commit.to_owned());

@@ -4,11 +4,11 @@ use super::{
     boot_entries::{kernel_arguments, variable},
     deployment_origin,
     error::OstreeError,
-    images,
     package_update::{PackageUpdate, RPM_OSTREE},
+    repository_images,
     staged::Staged,
     state::OstreeState,
-    trial_block::{self, custom_config},
+    trial_commands::{self, custom_config},
 };
 use crate::os::{
     DeploymentId, DesiredDeployment, KernelArgumentEdit, OsError, ProviderStep,
@@ -166,16 +166,20 @@ impl NewDeployment {
         }
         if let Some(image) = image
             && (packages.is_some() || host_kind(root) == HostKind::Bootc)
-            && images::is_origin(root, &state.stateroot, &booted.id, image)
+            && repository_images::is_origin(root, &state.stateroot, &booted.id, image)
         {
-            return Err(OstreeError::SamePath(images::storage_reference(image)));
+            return Err(OstreeError::SamePath(repository_images::storage_reference(
+                image,
+            )));
         }
         let commit = match image {
-            Some(image) => images::fetched_commit(root, image)?.map(|(commit, _)| commit),
+            Some(image) => {
+                repository_images::fetched_commit(root, image)?.map(|(commit, _)| commit)
+            }
             None => Some(deployment_origin::commit_of(&booted.id).to_owned()),
         };
         let custom = custom_config(&state.files.custom, true);
-        trial_block::check(&HostFiles::new(root), &state.files.block, &custom)?;
+        trial_commands::check(&HostFiles::new(root), &state.files.environment, &custom)?;
         let same = state.own_staged().filter(|staged| {
             let has_tree = match &packages {
                 None => Some(deployment_origin::commit_of(&staged.id)) == commit.as_deref(),

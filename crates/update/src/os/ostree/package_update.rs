@@ -1,8 +1,8 @@
 //! Decides whether a deployment needs other packages.
 
 use super::{
-    images, layered_packages::LayeredPackages, own_packages::own_packages,
-    package_repository::has_package,
+    layered_packages::LayeredPackages, own_packages::own_packages, package_repository::has_package,
+    repository_images,
 };
 use crate::os::{PackageChange, host_detection::is_there};
 use machinist_plan::{ImageRef, OsPackages};
@@ -50,7 +50,7 @@ impl PackageUpdate {
         Ok(is_needed.then(|| Self {
             result: booted.after(&change),
             change: PackageChange {
-                image: image.map(images::pull_reference),
+                image: image.map(repository_images::pull_reference),
                 ..change
             },
             repository: repository.cloned(),

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::{
     OSTREE_TIMEOUT, OstreeProvider, RpmOstree,
-    bootc::SWITCHING,
+    bootc::SWITCH_MARKER,
     deployment_origin,
     error::OstreeError,
-    images,
     new_deployment::NewDeployment,
+    repository_images,
     staged::Staged,
     state::OstreeState,
-    trial_block::{NOT_FINALIZED, TrialState},
+    trial_commands::{NOT_FINALIZED, TrialState},
 };
 use crate::os::{
     DeploymentId, DesiredDeployment, HostCommand,
@@ -80,7 +80,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             )));
         };
         if self.host != HostKind::Bootc {
-            let origin = self.write_origin(&images::origin_text(&image))?;
+            let origin = self.write_origin(&repository_images::origin_text(&image))?;
             return Ok(Some((new, origin.to_owned())));
         }
         let switched = self.switch(&image, &state.stateroot, limit).await?;
@@ -94,20 +94,20 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Removes a deployment that bootc or rpm-ostree has staged for machinist.
     pub(super) async fn remove_switched(&self) -> Result<(), OstreeError> {
-        if !is_there(&self.root, SWITCHING) {
+        if !is_there(&self.root, SWITCH_MARKER) {
             return Ok(());
         }
         if Staged::read(&self.root)?.is_some_and(|staged| !staged.is_trial()) {
             self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
-        self.remove_marker(SWITCHING).await
+        self.remove_marker(SWITCH_MARKER).await
     }
 
     /// Lets libostree finalize the staged deployment, and GRUB try it once.
     pub(super) async fn unlock_staged(&self, state: &OstreeState) -> Result<(), OstreeError> {
         if let Some(requested) = state
             .files
-            .block
+            .environment
             .get(NEXT_ENTRY)
             .filter(|id| !id.is_empty())
         {

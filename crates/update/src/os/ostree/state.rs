@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use super::{
     boot_entries::{self, BootEntry},
-    bootc::SWITCHING,
+    bootc::SWITCH_MARKER,
     booted_deployment::booted_deployment,
     deployed_image::DeployedImage,
     deployment_origin,
     error::OstreeError,
-    images,
     layered_packages::LayeredPackages,
+    repository_images,
     staged::Staged,
-    trial_block::{self, TrialState},
+    trial_commands::{self, TrialState},
 };
 use crate::os::{
     Deployment, DeploymentId, Deployments, MAX_COMMAND_LINE_BYTES, StagedDeployment,
@@ -52,12 +52,12 @@ impl OstreeState {
         let mounts = mounts(root);
         let (stateroot, name) = booted_deployment(&mounts).ok_or(OstreeError::NotBooted)?;
         let files = ChangedFiles::read(root)?;
-        let trial = TrialState::of(&files.block);
+        let trial = TrialState::of(&files.environment);
         let next = match trial {
             TrialState::Unlocked => TrialState::Tried,
             other => other,
         };
-        let next = trial_block::boot(&HostFiles::new(root), &files.block, next)?;
+        let next = trial_commands::boot(&HostFiles::new(root), &files.environment, next)?;
         let missing = |what: &str| OstreeError::NoEntry(what.to_owned());
         let booted = entries.iter().position(|one| one.id.as_str() == name);
         let selected = entries.iter().position(|one| one.is_selected_by(&next));
@@ -66,7 +66,7 @@ impl OstreeState {
         let ids = entries.iter().map(|entry| &entry.id);
         let ids = ids.chain(staged.iter().map(|staged| &staged.id));
         let ids: Vec<&DeploymentId> = ids.collect();
-        let packages_of = |id: &DeploymentId| images::packages_of(root, stateroot, id);
+        let packages_of = |id: &DeploymentId| repository_images::packages_of(root, stateroot, id);
         let packages = ids.iter().map(|id| ((*id).clone(), packages_of(id)));
         let packages = packages.collect();
         let images = ids
@@ -253,7 +253,7 @@ fn switched_deployment(
     stateroot: &str,
     staged: Option<&Staged>,
 ) -> Result<Option<DeploymentId>, OstreeError> {
-    let (Some(staged), Ok(path)) = (staged, AbsPath::new(SWITCHING)) else {
+    let (Some(staged), Ok(path)) = (staged, AbsPath::new(SWITCH_MARKER)) else {
         return Ok(None);
     };
     let text = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
@@ -266,8 +266,9 @@ fn switched_deployment(
     if image.is_none() && packages.is_none() {
         return Ok(None);
     }
-    let has_image = images::check_image(root, stateroot, &staged.id, image.as_ref()).is_ok();
-    let found = images::packages_of(root, stateroot, &staged.id).requested;
+    let has_image =
+        repository_images::check_image(root, stateroot, &staged.id, image.as_ref()).is_ok();
+    let found = repository_images::packages_of(root, stateroot, &staged.id).requested;
     let has_packages = packages.is_none_or(|line| found.iter().eq(line.split_whitespace()));
     Ok((has_image && has_packages).then(|| staged.id.clone()))
 }

@@ -2,7 +2,7 @@
 
 use super::error::OstreeError;
 use crate::os::{
-    grub::{HostFiles, block_with_next, with_block},
+    grub::{HostFiles, environment_with_next, with_section},
     trial_arguments::without_trial,
 };
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
@@ -33,8 +33,8 @@ pub(super) enum TrialState {
 }
 
 impl TrialState {
-    pub(super) fn of(block: &EnvironmentBlock) -> Self {
-        match block.get(TRIAL) {
+    pub(super) fn of(environment: &EnvironmentBlock) -> Self {
+        match environment.get(TRIAL) {
             None | Some("") => Self::None,
             Some("1") => Self::Unlocked,
             Some("2") => Self::SkipFirst,
@@ -43,15 +43,15 @@ impl TrialState {
     }
 
     /// The environment block with this state, and without a request for the next boot.
-    pub(super) fn written_to(self, block: &EnvironmentBlock) -> EnvironmentBlock {
-        let mut block = block_with_next(block, None);
+    pub(super) fn written_to(self, environment: &EnvironmentBlock) -> EnvironmentBlock {
+        let mut environment = environment_with_next(environment, None);
         match self {
-            Self::None => block.unset(TRIAL),
-            Self::Unlocked => block.set(TRIAL, "1"),
-            Self::Tried => block.set(TRIAL, "0"),
-            Self::SkipFirst => block.set(TRIAL, "2"),
+            Self::None => environment.unset(TRIAL),
+            Self::Unlocked => environment.set(TRIAL, "1"),
+            Self::Tried => environment.set(TRIAL, "0"),
+            Self::SkipFirst => environment.set(TRIAL, "2"),
         }
-        block
+        environment
     }
 }
 
@@ -83,16 +83,18 @@ fn commands() -> String {
 /// The text of custom.cfg with the commands, or without them.
 pub(super) fn custom_config(custom: &str, has_commands: bool) -> String {
     let commands = commands();
-    with_block(custom, has_commands.then_some(&*commands))
+    with_section(custom, has_commands.then_some(&*commands))
 }
 
 /// The arguments of the boot that GRUB enters in this state, without those of a trial.
 pub(super) fn boot(
     files: &HostFiles<'_>,
-    block: &EnvironmentBlock,
+    environment: &EnvironmentBlock,
     state: TrialState,
 ) -> Result<KernelCommandLine, OstreeError> {
-    let files = files.clone().with_block(&state.written_to(block))?;
+    let files = files
+        .clone()
+        .with_environment(&state.written_to(environment))?;
     let boot = SimulatedGrub::new(&files, files.directory()).boot()?;
     Ok(without_trial(&boot.arguments()).0)
 }
@@ -100,10 +102,10 @@ pub(super) fn boot(
 /// Checks by simulated boots that the commands have their effect, and none without a finalized trial.
 pub(super) fn check(
     files: &HostFiles<'_>,
-    block: &EnvironmentBlock,
+    environment: &EnvironmentBlock,
     custom: &str,
 ) -> Result<(), OstreeError> {
-    let before = boot(files, block, TrialState::None)?;
+    let before = boot(files, environment, TrialState::None)?;
     let files = files.clone();
     let files = files.with_config("custom.cfg", Some(custom.to_owned()));
     let finalized = files.clone().with(NOT_FINALIZED, None);
@@ -117,7 +119,7 @@ pub(super) fn check(
             TrialState::SkipFirst,
         ),
     ] {
-        let found = boot(files, block, state)?;
+        let found = boot(files, environment, state)?;
         if found != before {
             let [found, wanted] = [found, before].map(|all| all.to_string());
             return Err(OstreeError::OtherArguments { found, wanted });
@@ -128,11 +130,11 @@ pub(super) fn check(
         (&finalized, TrialState::Tried),
         (&unchanged, TrialState::SkipFirst),
     ] {
-        if default_in(files, block, state)?.0 != "1" {
+        if default_in(files, environment, state)?.0 != "1" {
             return Err(OstreeError::NoCustomConfig);
         }
     }
-    match default_in(&finalized, block, TrialState::Unlocked)?.1 {
+    match default_in(&finalized, environment, TrialState::Unlocked)?.1 {
         TrialState::Tried => Ok(()),
         _ => Err(OstreeError::NoCustomConfig),
     }
@@ -141,12 +143,17 @@ pub(super) fn check(
 /// The number of the entry that GRUB enters, and the state that it leaves.
 fn default_in(
     files: &HostFiles<'_>,
-    block: &EnvironmentBlock,
+    environment: &EnvironmentBlock,
     state: TrialState,
 ) -> Result<(String, TrialState), OstreeError> {
-    let files = files.clone().with_block(&state.written_to(block))?;
+    let files = files
+        .clone()
+        .with_environment(&state.written_to(environment))?;
     let mut grub = SimulatedGrub::new(&files, files.directory());
     grub.menu()?;
-    let left = grub.block.as_ref().map_or(TrialState::None, TrialState::of);
+    let left = grub
+        .environment
+        .as_ref()
+        .map_or(TrialState::None, TrialState::of);
     Ok((grub.variable("default").to_owned(), left))
 }
