@@ -1,5 +1,6 @@
 //! Implements `machinist release`, which returns a machine to machine-config-daemon.
 
+use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 
@@ -24,9 +25,8 @@ use machinist_update::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Returns a machine to OpenShift's machine-config-daemon: writes that daemon's state to the disk, sets the Node's \
-current config, uncordons it, and deletes machinist's own state and the protection of pinned images. No managed file \
-is written. Refused during an \
-update and, without --force, if the disk differs from the config, because that daemon would report the node as \
+current config, uncordons it, and deletes machinist's own state, a staged boot entry, downloaded OS images that are \
+not booted, and the protection of pinned images. No managed file is written. Refused during an update and, without --force, if the disk differs from the config, because that daemon would report the node as \
 degraded.
 
 Run on the machine itself, after its agent was stopped or config was removed from its roles.
@@ -94,6 +94,9 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         .and_then(|told| served_config(told, &base.name));
     let rules = machinist_agent::rules(&context.settings);
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
+    short()?
+        .block_on(machinist_agent::discard_deployment(&context.root))
+        .context("cannot remove a staged deployment from the boot loader")?;
     let handed = handover::hand_over(&store, &rules, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
     let left = forget(&context, &store, handed)?;

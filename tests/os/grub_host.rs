@@ -287,6 +287,24 @@ async fn an_entry_with_several_kernels_is_refused() {
     assert!(text.contains("commands linux"), "{text}");
 }
 
+/// The machine would wait for a person whenever a trial falls back.
+#[tokio::test]
+async fn a_default_entry_that_needs_a_password_is_refused() {
+    let host = GrubHost::new();
+    let config = host.read("boot/grub/grub.cfg");
+    let locked = format!("set superusers=\"root\"\n{config}");
+    fs::write(host.path("boot/grub/grub.cfg"), &locked).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let refused = staged.unwrap_err();
+    assert!(!refused.is_retryable());
+    let text = machinist_base::error_chain::chain(&refused);
+    assert!(text.contains("asks for a password"), "{text}");
+    let unrestricted = locked.replace("menuentry 'Debian", "menuentry --unrestricted 'Debian");
+    fs::write(host.path("boot/grub/grub.cfg"), unrestricted).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    assert!(staged.unwrap().is_some());
+}
+
 /// Such a file is sourced before the entries of kernels, so that every boot would enter the staged deployment.
 #[tokio::test]
 async fn a_custom_cfg_before_the_kernels_is_refused() {

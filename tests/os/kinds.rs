@@ -46,3 +46,19 @@ fn host_os_kinds_are_detected_from_the_root() {
         assert_eq!(kind(&paths), expected, "{paths:?}");
     }
 }
+
+/// Its kernel arguments name the image, so that copied ones would boot the old image after an update by bootc.
+#[test]
+fn a_composefs_image_is_no_host_with_packages() {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in [
+        ("usr/lib/sysimage/rpm/rpmdb.sqlite", ""),
+        ("proc/cmdline", "root=UUID=1 composefs=0123abcd rw\n"),
+    ] {
+        let at = dir.path().join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, text).unwrap();
+    }
+    let root = Root::open(dir.path()).unwrap();
+    assert_eq!(host_kind(&root), HostKind::Bootc);
+}

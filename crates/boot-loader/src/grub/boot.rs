@@ -62,6 +62,11 @@ pub enum BootError {
     /// A file is missing, and the entry restarts the machine for that reason.
     #[error("{0} does not exist, so that GRUB restarts the machine")]
     Restarts(String),
+    /// GRUB asks for a password before it enters the default entry.
+    #[error(
+        "GRUB asks for a password before it boots {0:?}: superusers is set and the entry is not --unrestricted"
+    )]
+    Password(String),
     /// There is no menu entry.
     #[error("no menu entry")]
     NoEntry,

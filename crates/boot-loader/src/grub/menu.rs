@@ -11,6 +11,8 @@ pub struct MenuEntry {
     pub id: Option<String>,
     /// It contains further entries.
     pub is_submenu: bool,
+    /// GRUB asks for a password before it enters this entry, if `superusers` is set.
+    pub(super) is_restricted: bool,
     /// The further arguments, known inside as `$1` and so on.
     pub(super) arguments: Vec<String>,
     pub(super) body: Block,
@@ -24,7 +26,7 @@ impl MenuEntry {
             body,
             ..Self::default()
         };
-        let mut titled = false;
+        let (mut titled, mut has_users, mut is_unrestricted) = (false, false, false);
         let mut words = words.iter().skip(1);
         while let Some(word) = words.next() {
             let (option, value) = match word.split_once('=') {
@@ -34,9 +36,10 @@ impl MenuEntry {
                 _ => (word.as_str(), None),
             };
             match option {
-                "--unrestricted" => {}
+                "--unrestricted" => is_unrestricted = true,
                 "--id" => entry.id = value.or_else(|| words.next().cloned()),
                 "--class" | "-c" | "--users" | "-u" | "--hotkey" | "--source" => {
+                    has_users |= matches!(option, "--users" | "-u");
                     if value.is_none() {
                         words.next();
                     }
@@ -48,6 +51,7 @@ impl MenuEntry {
                 _ => entry.arguments.push(word.clone()),
             }
         }
+        entry.is_restricted = has_users || !is_unrestricted;
         titled.then_some(entry)
     }
 

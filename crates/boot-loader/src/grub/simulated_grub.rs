@@ -97,6 +97,9 @@ impl<'f> SimulatedGrub<'f> {
         let mut path = Vec::new();
         loop {
             let entry = self.default_entry().ok_or(BootError::NoEntry)?;
+            if entry.is_restricted && self.variables.values.contains_key("superusers") {
+                return Err(BootError::Password(entry.name().to_owned()));
+            }
             path.push(entry.name().to_owned());
             self.variables.set("chosen", &path.join(">"));
             if !entry.is_submenu {

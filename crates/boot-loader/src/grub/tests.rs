@@ -148,6 +148,28 @@ fn an_entry_of_the_environment_block_is_booted_once() {
 }
 
 #[test]
+fn with_superusers_only_unrestricted_entries_boot_without_a_password() {
+    let config = format!("set superusers=\"root\"\n{CONFIG}");
+    let files = machine(&[]).with("/boot/grub/grub.cfg", &config);
+    let boot = SimulatedGrub::new(&files, "/boot/grub").boot();
+    assert_eq!(boot, Err(BootError::Password("gnulinux-simple-1".into())));
+    let trial = machine(&[("next_entry", "machinist-1")])
+        .with("/boot/grub/grub.cfg", &config)
+        .with("/boot/grub/custom.cfg", TRIAL);
+    let boot = SimulatedGrub::new(&trial, "/boot/grub").boot().unwrap();
+    assert_eq!(boot.entry, ["machinist-1"]);
+    for (option, boots) in [
+        ("--unrestricted", true),
+        ("--unrestricted --users ''", false),
+    ] {
+        let config = config.replace("--class debian", option);
+        let files = machine(&[]).with("/boot/grub/grub.cfg", config);
+        let boot = SimulatedGrub::new(&files, "/boot/grub").boot();
+        assert_eq!(boot.is_ok(), boots, "{option}: {boot:?}");
+    }
+}
+
+#[test]
 fn entries_of_submenus_are_found_by_number_name_and_title() {
     for (next, kernel) in [
         ("1>1", "/boot/vmlinuz-6.0"),

@@ -84,6 +84,10 @@ pub enum ProviderObstacle {
     OldOstree,
     /// The menu of GRUB is not the one that libostree writes.
     OtherMenu,
+    /// GRUB asks for a password before it starts the default deployment.
+    GrubPassword,
+    /// The root file system is a composefs image without OSTree.
+    Composefs,
 }
 
 impl fmt::Display for ProviderObstacle {
@@ -123,6 +127,12 @@ impl fmt::Display for ProviderObstacle {
             Self::OtherMenu => {
                 "the deployments cannot be read: GRUB's menu does not have them, a file of GRUB is unreadable, or the \
                  root file system is no deployment"
+            }
+            Self::GrubPassword => {
+                "GRUB asks for a password before it boots a deployment (superusers without --unrestricted)"
+            }
+            Self::Composefs => {
+                "the root file system is a composefs image without OSTree, whose deployments cannot be tried"
             }
             Self::Kexec => "reboots bypass the boot loader (LOAD_KEXEC=true in /etc/default/kexec)",
         })

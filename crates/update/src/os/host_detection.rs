@@ -1,5 +1,6 @@
 //! Detects which kind of host a root directory belongs to.
 
+use super::running_arguments;
 use machinist_base::abs_path::AbsPath;
 use machinist_plan::HostKind;
 use machinist_rootfs::Root;
@@ -28,9 +29,17 @@ pub fn host_kind(root: &Root) -> HostKind {
         true if any(BOOTC_PATHS) => HostKind::Bootc,
         true if any(RPM_OSTREE_PATHS) => HostKind::RpmOstree,
         true => HostKind::Ostree,
+        false if is_composefs(root) => HostKind::Bootc,
         false if any(PACKAGE_DB_PATHS) => HostKind::Packages,
         false => HostKind::Unknown,
     }
+}
+
+/// Whether the kernel was started with the digest of a composefs image as root (`composefs=`), as bootc does on hosts
+/// without OSTree. OSTree itself mounts such images without this argument.
+pub(super) fn is_composefs(root: &Root) -> bool {
+    let running = running_arguments(root).unwrap_or_default();
+    running.iter().any(|one| one.name() == "composefs")
 }
 
 pub(super) fn is_there(root: &Root, path: &str) -> bool {

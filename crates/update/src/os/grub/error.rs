@@ -59,16 +59,17 @@ pub(in crate::os) enum GrubError {
 
 impl GrubError {
     pub(in crate::os) const fn is_retryable(&self) -> bool {
-        // Package managers rewrite grub.cfg and kernels while the machine runs.
-        matches!(
-            self,
+        match self {
+            Self::Boot(BootError::Password(_)) => false,
+            // Package managers rewrite grub.cfg and kernels while the machine runs.
             Self::Root(_)
-                | Self::Cmdline(KernelCmdlineError::Root(_))
-                | Self::Mkconfig(_)
-                | Self::Boot(_)
-                | Self::ConfigChanged
-                | Self::FileChanged(_)
-        )
+            | Self::Cmdline(KernelCmdlineError::Root(_))
+            | Self::Mkconfig(_)
+            | Self::Boot(_)
+            | Self::ConfigChanged
+            | Self::FileChanged(_) => true,
+            _ => false,
+        }
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {

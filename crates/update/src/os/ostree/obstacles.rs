@@ -1,11 +1,15 @@
 //! Checks what can be changed on this host, and whether a deployment can be tried.
 
-use super::{OSTREE, package_update::RPM_OSTREE, read_only_mounts::UNSHARE, state::OstreeState};
+use super::{
+    OSTREE, error::OstreeError, package_update::RPM_OSTREE, read_only_mounts::UNSHARE,
+    state::OstreeState,
+};
 use crate::os::{
-    grub::loader_obstacle,
-    host_detection::{host_kind, is_there},
+    grub::{GrubError, loader_obstacle},
+    host_detection::{host_kind, is_composefs, is_there},
 };
 use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::grub::BootError;
 use machinist_plan::{OsCapabilities, ProviderObstacle};
 use machinist_rootfs::Root;
 
@@ -33,6 +37,9 @@ pub(in crate::os) fn capabilities(root: &Root) -> OsCapabilities {
 
 /// Returns why a deployment cannot be tried here. A file that cannot be read counts as an obstacle.
 pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
+    if is_composefs(root) {
+        return Some(ProviderObstacle::Composefs);
+    }
     let program = AbsPath::new(OSTREE).ok()?;
     let program = root.read(&program, MAX_PROGRAM_BYTES).unwrap_or_default();
     let mut parts = program.windows(REQUIRED_FUNCTION.len());
@@ -44,6 +51,12 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
         None => {}
         obstacle => return obstacle,
     }
-    let state = OstreeState::read(root);
-    state.is_err().then_some(ProviderObstacle::OtherMenu)
+    match OstreeState::read(root) {
+        Ok(_) => None,
+        Err(
+            OstreeError::Boot(BootError::Password(_))
+            | OstreeError::Grub(GrubError::Boot(BootError::Password(_))),
+        ) => Some(ProviderObstacle::GrubPassword),
+        Err(_) => Some(ProviderObstacle::OtherMenu),
+    }
 }
