@@ -228,6 +228,47 @@ async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
             "{is_first} {is_kept}: {line}"
         );
         assert_eq!(host.running(), expected, "{is_first} {is_kept}");
+        assert!(
+            line.contains("vmlinuz-6.2.0-1"),
+            "{is_first} {is_kept}: {line}"
+        );
+    }
+}
+
+/// The running kernel has the arguments of the trial until the next reboot.
+#[tokio::test]
+async fn a_kernel_that_is_installed_after_a_trial_is_no_trial() {
+    for is_kept in [true, false] {
+        let host = FedoraHost::new();
+        fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
+        fs::remove_file(host.path("boot/loader/entries/machinist-1.conf")).unwrap();
+        host.set_variable("saved_entry", "1234-6.1.0-1");
+        host.reboot();
+        let before = host.running();
+        let id = stages(&host, "nosmt", "").await;
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        let expected = match is_kept {
+            true => {
+                host.agent().keep(&id).await.unwrap();
+                format!("{before} nosmt")
+            }
+            false => {
+                host.agent().discard().await.unwrap();
+                before
+            }
+        };
+        host.agent().clean_up().await.unwrap();
+        host.install_kernel("6.2.0-1");
+        host.agent().clean_up().await.unwrap();
+        host.reboot();
+        let line = host.read("proc/cmdline");
+        assert_eq!(host.running(), expected, "{is_kept}: {line}");
+        assert!(line.contains("vmlinuz-6.2.0-1"), "{is_kept}: {line}");
+        assert!(!line.contains("machinist.trial"), "{is_kept}: {line}");
+        // The file that machinist created goes when it is not needed.
+        host.agent().clean_up().await.unwrap();
+        assert_eq!(host.path("etc/kernel/cmdline").exists(), is_kept);
     }
 }
 

@@ -206,6 +206,10 @@ impl<C: HostCommand> GrubProvider<C> {
         };
         if let Some(custom) = entry.custom {
             self.lock_entry(&state).await?;
+            if state.menu == MenuSource::BlsConfig {
+                let options = state.without_tuned(&state.selected().kernel_arguments);
+                kernel_cmdline::create_if_missing(&self.root, &options.to_string())?;
+            }
             self.write_custom(&custom).await?;
         }
         Ok(Some(DeploymentId::new(entry.id)))
@@ -415,10 +419,18 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn clean_up(&self) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::CleanUp);
-        let state = GrubState::read(&self.root).map_err(at)?;
-        match state.dead {
-            Some(_) => self.recovered_state().await.map(drop).map_err(at),
-            None => Ok(()),
+        let mut state = GrubState::read(&self.root).map_err(at)?;
+        if state.dead.is_some() || state.is_diverted {
+            state = self.recovered_state().await.map_err(at)?;
+        }
+        let is_free = !state.is_trial_running() && staged_id(&state.custom).is_none();
+        match &state.host {
+            Some(host) if is_free && state.menu == MenuSource::BlsConfig => {
+                let host = state.without_tuned(host);
+                let removed = kernel_cmdline::remove_created(&self.root, &state.kept, &host);
+                removed.map_err(|error| at(error.into()))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
     error::GrubError,
     host_files::{HostFiles, path},
     kept_entries::{DIRECTORY, SAVED_ENTRY, file_of, id_of, next_number},
-    state::{GrubState, boot, environment_with_next, has_arguments},
+    state::{GrubState, TUNED_VARIABLE, boot, environment_with_next, has_arguments},
 };
 use crate::os::{
     boot_entry::{value, with_lines},
@@ -20,8 +20,7 @@ use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles as _};
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
-/// The variable of the environment block with the arguments of TuneD, and the program that adds it to entries.
-const TUNED_VARIABLE: &str = "tuned_params";
+/// The program that adds the arguments of TuneD to entries.
 const TUNED_HOOK: &str = "/usr/lib/kernel/install.d/92-tuned.install";
 
 /// Added to the title of the distribution's entry.

@@ -26,6 +26,9 @@ pub(super) const DEFAULT_FILE: &str = "/etc/default/grub.d/zz-machinist.cfg";
 /// The variable that names the entry of the next boot.
 pub(in crate::os) const NEXT_ENTRY: &str = "next_entry";
 
+/// The variable of the environment block with the arguments of TuneD.
+pub(super) const TUNED_VARIABLE: &str = "tuned_params";
+
 /// Variables with which Ubuntu's grub.cfg repeats a boot that failed without an initial RAM disk, instead of entering
 /// `next_entry`. A successful boot unsets them (grub-initrd-fallback.service).
 const FAILED_BOOT: [&str; 2] = ["initrdfail", "prev_entry"];
@@ -66,7 +69,7 @@ pub(super) struct GrubState {
     pub(super) is_interrupted: bool,
     /// GRUB would enter an entry with the arguments of a trial. `environment` selects the kept one instead.
     pub(super) is_diverted: bool,
-    host: Option<KernelCommandLine>,
+    pub(super) host: Option<KernelCommandLine>,
     /// There is a boot entry of a kept deployment.
     pub(super) has_kept_entry: bool,
     /// The boot entry of a kept deployment names a kernel that was removed.
@@ -140,6 +143,21 @@ impl GrubState {
     pub(super) fn booted(&self) -> Deployment {
         let (arguments, _) = without_trial(&self.booted);
         Deployment::of_arguments(id_of(&arguments), arguments)
+    }
+
+    /// Whether the running kernel was started as a trial.
+    pub(super) fn is_trial_running(&self) -> bool {
+        without_trial(&self.booted).1
+    }
+
+    /// The arguments without those of TuneD, which it adds to each entry itself.
+    pub(super) fn without_tuned(&self, arguments: &KernelCommandLine) -> KernelCommandLine {
+        let tuned = self.environment.get(TUNED_VARIABLE).unwrap_or_default();
+        let mut all = arguments.clone();
+        for one in KernelCommandLine::parse(tuned).iter() {
+            all.remove_last(one);
+        }
+        all
     }
 
     /// The arguments of the selected deployment that the host sets itself.
