@@ -234,11 +234,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::warn!(%reason, "{error}");
         } else {
             let boots = self.counted_boots();
+            let error = match trial.state {
+                OsTrialState::Booted => OsTrialError::LeftUnconfirmed,
+                _ => OsTrialError::BootFailed,
+            };
             if boots >= self.boot_attempts() {
-                self.record_failure(&OsTrialError::BootFailed, Reason::OSBootFailed, false);
+                self.record_failure(&error, Reason::OSBootFailed, false);
                 return Ok(self.fail_trial());
             }
-            tracing::error!(reason = %Reason::OSBootFailed, boots, "{}", OsTrialError::BootFailed);
+            tracing::error!(reason = %Reason::OSBootFailed, boots, "{error}");
         }
         // The files are in place, and the reboot into the deployment is still to come.
         self.set_trial_state(OsTrialState::Staged);
@@ -403,11 +407,25 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         trial.keeps = true;
         let trial = trial.clone();
         self.save().await?;
-        let Err(failure) = self.try_keep(&trial).await else {
-            return Ok(None);
-        };
+        for _ in 1..MAX_OBSERVATIONS {
+            match self.try_keep(&trial).await {
+                // Such as while the distribution's update-grub writes grub.cfg.
+                Err(failure) if failure.retryable => {
+                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                    self.run_responsive(tokio::time::sleep(OBSERVATION_RETRY_DELAY))
+                        .await;
+                }
+                kept => return Ok(self.judge_keep(kept)),
+            }
+        }
+        let kept = self.try_keep(&trial).await;
+        Ok(self.judge_keep(kept))
+    }
+
+    fn judge_keep(&mut self, kept: Result<(), StepFailure>) -> Option<PhaseEvent> {
+        let failure = kept.err()?;
         self.record_failure(&*failure.error, failure.reason, false);
-        Ok(Some(PhaseEvent::StepFailed))
+        Some(PhaseEvent::StepFailed)
     }
 
     async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {

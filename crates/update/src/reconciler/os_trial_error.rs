@@ -8,6 +8,11 @@ pub(super) enum OsTrialError {
     )]
     BootFailed,
     #[error(
+        "the machine restarted on the new deployment before its health was confirmed, and the boot loader returned to the \
+         previous deployment"
+    )]
+    LeftUnconfirmed,
+    #[error(
         "the machine rebooted without its boot loader, such as by kexec, and so without the new deployment"
     )]
     LoaderBypassed,
