@@ -145,8 +145,11 @@ pub fn runs(state: &str) -> bool {
 /// booted with an unverified update. An update that was committed in this boot is left to the agent, which still
 /// has to carry out its actions.
 pub fn is_due(journal: &Journal, boot: &str) -> bool {
+    let trial = journal.os_trial.as_ref();
+    // Its files are rolled back in the previous deployment, whose boot is still to come or to be finished.
+    let leaves_deployment = trial.is_some_and(|trial| trial.leaving_boot.is_some());
     journal.top().is_some_and(|tx| match tx.direction {
-        Direction::Undo => tx.booted_into,
+        Direction::Undo => tx.booted_into || leaves_deployment,
         Direction::Forward => tx.mark == TransactionState::Committed && tx.rebooted_since(boot),
     })
 }
