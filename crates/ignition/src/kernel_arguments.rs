@@ -150,42 +150,51 @@ impl KernelCommandLine {
 
     /// Those of its arguments that a kernel started with `running` does not have, in their order.
     /// An argument that occurs several times needs to be present only once. The order of arguments
-    /// with the same name matters, since a later one may override an earlier one.
+    /// with the same name matters, since a later one may override an earlier one: those that follow a missing one are
+    /// missing, too.
     pub fn missing_from(&self, running: &Self) -> Vec<&KernelArgument> {
         let mut later = BTreeSet::new();
         let last = self.0.iter().rev().filter(|one| later.insert(*one));
         let mut wanted: Vec<_> = last.collect();
         wanted.reverse();
-        let mut present = PresentArguments::of(running);
-        wanted.retain(|one| !present.take(one));
-        wanted
+        missing(wanted, running)
     }
 
-    /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often, and those of
-    /// the same name that follow a missing one are missing, too.
+    /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often.
     pub fn missing_with_repeats_from(&self, running: &Self) -> Vec<&KernelArgument> {
-        let mut present = PresentArguments::of(running);
-        let mut wanted: Vec<_> = self.0.iter().collect();
-        wanted.retain(|one| {
-            let is_missing = !present.take(one);
-            if is_missing {
-                present.clear(one);
-            }
-            is_missing
-        });
-        wanted
+        missing(self.0.iter().collect(), running)
     }
 
     /// Whether a kernel would truncate it.
     pub fn is_too_long(&self) -> bool {
+        self.is_too_long_with(0)
+    }
+
+    /// Whether a kernel would truncate it if a boot loader adds arguments of this length.
+    pub fn is_too_long_with(&self, added_bytes: usize) -> bool {
         let lengths = self.0.iter().map(|argument| argument.text.len() + 1);
-        lengths.sum::<usize>() > MAX_COMMAND_LINE_BYTES
+        lengths.sum::<usize>() + added_bytes > MAX_COMMAND_LINE_BYTES
     }
 
     /// The maximum length of a command line in bytes.
     pub const fn longest() -> usize {
         MAX_COMMAND_LINE_BYTES
     }
+}
+
+fn missing<'a>(
+    mut wanted: Vec<&'a KernelArgument>,
+    running: &KernelCommandLine,
+) -> Vec<&'a KernelArgument> {
+    let mut present = PresentArguments::of(running);
+    wanted.retain(|one| {
+        let is_missing = !present.take(one);
+        if is_missing {
+            present.clear(one);
+        }
+        is_missing
+    });
+    wanted
 }
 
 /// The arguments of a running kernel that were not compared yet, in their order.

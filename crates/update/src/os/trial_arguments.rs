@@ -1,5 +1,7 @@
 //! The kernel arguments of a trial: those of its deployment, and those that make a failed boot restart.
 
+use std::collections::BTreeSet;
+
 use machinist_base::digest::Digest;
 use machinist_ignition::{KernelArgument, KernelCommandLine};
 
@@ -11,6 +13,12 @@ const TRIAL_MARK: &str = "machinist.trial";
 /// panics, initramfs-tools without a root file system (both by `panic`), dracut, and a systemd that cannot go on, such as
 /// one in the initial RAM disk that finds no usable init (systemd(1): it would freeze).
 const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1";
+
+/// Length of what a boot loader adds at most: `BOOT_IMAGE=` and libostree's `ostree=` contain a digest each.
+const LOADER_BYTES: usize = 256;
+
+/// Begins the index of a restart argument that the deployment has itself, after the identifier in the mark.
+const OMITTED: char = '.';
 
 const ID_PREFIX: &str = "machinist-";
 const ID_DIGITS: usize = 16;
@@ -51,6 +59,36 @@ pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelComma
     all
 }
 
+/// Whether a kernel would truncate the command line of a trial with these arguments.
+pub(super) fn is_too_long(trial: &KernelCommandLine) -> bool {
+    trial.is_too_long_with(LOADER_BYTES)
+}
+
+/// Like [`with_trial`], for libostree, whose versions differ in whether they keep several equal arguments: those of a
+/// trial that the deployment has itself are not added again, and the mark lists the others. An error is such an
+/// argument that a later one of the deployment overrides.
+pub(super) fn with_trial_once(
+    arguments: &KernelCommandLine,
+    id: &str,
+) -> Result<KernelCommandLine, KernelArgument> {
+    let restart = KernelCommandLine::parse(RESTART_ARGUMENTS);
+    let (mut added, mut mark) = (KernelCommandLine::default(), format!("{TRIAL_MARK}={id}"));
+    for (at, one) in restart.iter().enumerate() {
+        let last = arguments.iter().rfind(|own| own.name() == one.name());
+        if !arguments.contains(one) {
+            added.append(&std::iter::once(one.clone()).collect());
+        } else if last == Some(one) {
+            mark.push_str(&format!("{OMITTED}{at}"));
+        } else {
+            return Err(one.clone());
+        }
+    }
+    let mut all = arguments.clone();
+    all.append(&added);
+    all.append(&KernelCommandLine::parse(&mark));
+    Ok(all)
+}
+
 /// The identifier of a deployment of OSTree: its commit and its arguments.
 pub(super) fn id_with_commit(commit: &str, arguments: &KernelCommandLine) -> String {
     id_of_text(&format!("{commit}{}", text_of(arguments)))
@@ -60,7 +98,7 @@ pub(super) fn id_with_commit(commit: &str, arguments: &KernelCommandLine) -> Str
 /// their own ones, whose commit or arguments differ.
 pub(super) fn is_trial_of(commit: &str, arguments: &KernelCommandLine) -> bool {
     let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
-    let id = mark.and_then(|mark| mark.value());
+    let id = mark.and_then(|mark| mark.value()?.split(OMITTED).next());
     id.is_some_and(|id| id == id_with_commit(commit, &without_trial(arguments).0))
 }
 
@@ -72,8 +110,40 @@ pub(super) fn without_trial(arguments: &KernelCommandLine) -> (KernelCommandLine
     };
     let mut all = arguments.clone();
     all.remove_last(mark);
-    for own in KernelCommandLine::parse(RESTART_ARGUMENTS).iter() {
-        all.remove_last(own);
+    let omitted = mark.value().unwrap_or_default().split(OMITTED).skip(1);
+    let omitted: BTreeSet<usize> = omitted.filter_map(|at| at.parse().ok()).collect();
+    let restart = KernelCommandLine::parse(RESTART_ARGUMENTS);
+    let added = restart.iter().enumerate();
+    for (_, one) in added.filter(|(at, _)| !omitted.contains(at)) {
+        all.remove_last(one);
     }
     (all, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_a_trial_that_the_deployment_has_are_not_added_again() {
+        for text in [
+            "root=LABEL=root quiet",
+            "panic=10 quiet",
+            "rd.shell=0 quiet systemd.crash_reboot=1",
+            "panic=5 quiet",
+            "panic=0 panic=10",
+        ] {
+            let own = KernelCommandLine::parse(text);
+            let all = with_trial_once(&own, &id_with_commit("c", &own)).unwrap();
+            let repeated = all.iter().filter(|one| one.as_str() == "panic=10");
+            assert_eq!(repeated.count(), 1, "{all}");
+            assert_eq!(without_trial(&all), (own, true), "{all}");
+            assert!(is_trial_of("c", &all), "{all}");
+            assert!(!is_trial_of("d", &all), "{all}");
+        }
+        // libostree would drop the first one, or the second one would win.
+        let own = KernelCommandLine::parse("panic=10 panic=0");
+        let refused = with_trial_once(&own, "machinist-0");
+        assert_eq!(refused.unwrap_err().as_str(), "panic=10");
+    }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
     kept_arguments::joined,
-    trial_arguments::{id_of, with_trial, without_trial},
+    trial_arguments::{id_of, is_too_long, with_trial, without_trial},
 };
 use machinist_boot_loader::grub::SimulatedGrub;
 use machinist_ignition::KernelCommandLine;
@@ -59,7 +59,7 @@ impl NewEntry {
         let arguments = joined(host, &own_arguments(state.menu, host, &arguments)?);
         let kernel = state.selected.kernel.clone();
         let id = id_of(&arguments);
-        if with_trial(&arguments, &id).is_too_long() {
+        if is_too_long(&with_trial(&arguments, &id)) {
             return Err(GrubError::TooLong);
         }
         let same = state.staged(root);

@@ -20,6 +20,10 @@ pub(super) enum OstreeError {
         "kernel argument {0}: the deployment has an equal one, and libostree keeps only one of them"
     )]
     Repeated(String),
+    #[error(
+        "kernel argument {0}: a trial needs it, and a later argument of the deployment overrides it"
+    )]
+    Overridden(String),
     #[error("the root file system is not a deployment of OSTree")]
     NotBooted,
     #[error("the boot entry of the running deployment {0} is missing in /boot/loader/entries")]
@@ -130,6 +134,7 @@ impl OstreeError {
     const fn is_retryable(&self) -> bool {
         match self {
             Self::Grub(error) => error.is_retryable(),
+            Self::Boot(BootError::Password(_)) => false,
             Self::Layering { is_final, .. } => !*is_final,
             // Another program may hold OSTree's lock or write entries, and an administrator removes what is in the way.
             Self::Root(_)

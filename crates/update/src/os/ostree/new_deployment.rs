@@ -14,7 +14,7 @@ use crate::os::{
     DeploymentId, DesiredDeployment, KernelArgumentEdit, OsError, ProviderStep,
     grub::{GrubError, HostFiles, MenuSource},
     host_detection::{host_kind, is_there},
-    trial_arguments::{id_with_commit, with_trial, without_trial},
+    trial_arguments::{id_with_commit, is_too_long, with_trial_once, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
 use machinist_ignition::KernelCommandLine;
@@ -56,8 +56,9 @@ impl TrialArguments {
 
     /// The arguments with those of a trial of this commit, as words of a GRUB script.
     fn words(&self, root: &Root, commit: &str) -> Result<Vec<String>, OstreeError> {
-        let all = with_trial(&self.own, &id_with_commit(commit, &self.own));
-        match all.is_too_long() {
+        let all = with_trial_once(&self.own, &id_with_commit(commit, &self.own));
+        let all = all.map_err(|one| OstreeError::Overridden(one.as_str().to_owned()))?;
+        match is_too_long(&all) {
             true => Err(OstreeError::TooLong),
             false => argument_words(root, &all),
         }

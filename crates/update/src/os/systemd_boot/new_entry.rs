@@ -8,7 +8,7 @@ use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
     boot_entry::{kept_file, with_lines},
     kept_arguments::{KeptArguments, joined},
-    trial_arguments::{id_of, with_trial},
+    trial_arguments::{id_of, is_too_long, with_trial},
 };
 use machinist_boot_loader::systemd_boot::MenuEntry;
 use machinist_ignition::KernelCommandLine;
@@ -76,7 +76,7 @@ impl NewEntry {
         state.own_arguments(&arguments)?;
         let id = id_of(&arguments);
         let all = with_trial(&arguments, &id);
-        if all.is_too_long() {
+        if is_too_long(&all) {
             return Err(SystemdBootError::TooLong);
         }
         let same = state
