@@ -192,10 +192,13 @@ fn an_empty_config_dir_removes_nothing() {
     let before = place.tree();
     let away = place.path().join("away");
     fs::create_dir(&away).unwrap();
+    // A running agent might read a part of the config, and rightly apply that.
+    agent.pause();
     for entry in fs::read_dir(place.source()).unwrap() {
         let entry = entry.unwrap();
         fs::rename(entry.path(), away.join(entry.file_name())).unwrap();
     }
+    agent.signal(nix::sys::signal::SIGCONT);
     agent.wait_for_log("[SourceEmpty]");
     refused(&agent, "SourceEmpty");
     assert_eq!(place.tree(), before);

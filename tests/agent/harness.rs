@@ -347,6 +347,15 @@ impl Agent {
         nix::sys::signal::kill(self.pid(), signal).unwrap();
     }
 
+    /// Stops every thread of the agent until SIGCONT.
+    pub(crate) fn pause(&self) {
+        self.signal(nix::sys::signal::Signal::SIGSTOP);
+        let stopped = nix::sys::wait::WaitPidFlag::WUNTRACED;
+        let status = nix::sys::wait::waitpid(self.pid(), Some(stopped)).unwrap();
+        let is_stopped = matches!(status, nix::sys::wait::WaitStatus::Stopped(..));
+        assert!(is_stopped, "{status:?}");
+    }
+
     /// Waits for the agent's exit.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let child = &mut self.child;
