@@ -1,11 +1,18 @@
 //! The agent follows the source: however a user or a tool saves, the machine matches the source
 //! afterwards. How soon, `tests/bench` measures.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
 use crate::agent::harness::{Agent, Place, manifest, until};
+
+/// How long the agent waits at least before it reports an empty source.
+const ERROR_REPORT_DELAY: Duration = Duration::from_millis(150);
 
 /// Waits after `save` until the machine's file holds `content`, or with `None` until it is removed.
 fn until_applied(place: &Place, path: &str, content: Option<&str>, save: impl FnOnce()) {
@@ -34,6 +41,7 @@ fn a_config_replaced_by_rename_is_applied() {
     let place = Place::with_file("/etc/one", "zero");
     let agent = place.settled();
     let file = place.source().join("10-one.yaml");
+    let mut longest_gap = Duration::ZERO;
     for round in 0..3 {
         agent.rests();
         let content = format!("round{round}");
@@ -42,8 +50,10 @@ fn a_config_replaced_by_rename_is_applied() {
             // As vim does: a probe file, a backup by rename, the new file, the backup removed.
             fs::write(place.source().join("4913"), "").unwrap();
             fs::remove_file(place.source().join("4913")).unwrap();
+            let begun = Instant::now();
             fs::rename(&file, place.source().join("10-one.yaml~")).unwrap();
             fs::write(&file, text).unwrap();
+            longest_gap = longest_gap.max(begun.elapsed());
             fs::remove_file(place.source().join("10-one.yaml~")).unwrap();
         })
     }
@@ -56,8 +66,13 @@ fn a_config_replaced_by_rename_is_applied() {
             fs::rename(&fresh, &file).unwrap();
         })
     }
-    // Between vim's two renames the source is empty for an instant; the agent must not act on that.
-    assert!(agent.lines("SourceEmpty").is_empty());
+    // Between vim's rename and its new file the source is empty for an instant; the agent must not
+    // act on that. A busy host may make a long gap of the instant, which the agent rightly reports.
+    if longest_gap < ERROR_REPORT_DELAY {
+        assert!(agent.lines("SourceEmpty").is_empty());
+    } else {
+        eprintln!("not checked: the source was empty for {longest_gap:.0?}");
+    }
 }
 
 #[test]
