@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathBuf};
 
-use crate::agent::harness::{Agent, Place, code, err, manifest_of, until};
+use crate::agent::harness::{Agent, Place, code, err, manifest_of, until, value};
 
 /// Enough for the kill to happen in the middle.
 const FILES: usize = 400;
@@ -57,20 +57,46 @@ fn open(place: &Place) -> bool {
     fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Kills the agent in the middle of an update, `late` journal writes after it began.
-fn kill_in_the_middle(place: &Place, mut agent: Agent, content: &str, late: usize) {
+/// Waits for the middle of an update to `new`, `late` journal writes after it began. Returns false
+/// if the update ended before this process saw that.
+fn reaches_the_middle(place: &Place, new: &str, late: usize) -> bool {
+    let first = format!("{new}0");
     let mut marks = Vec::from([journal(place)]);
-    save(place, content);
-    until("the middle of the update", || {
+    save(place, new);
+    value("the middle of the update", || {
         let now = journal(place);
         if marks.last() != Some(&now) {
             marks.push(now);
         }
-        marks.len() > late && open(place)
-    });
+        if open(place) {
+            return (marks.len() > late).then_some(true);
+        }
+        (place.read("/etc/many/00/file000").as_ref() == Some(&first)).then_some(false)
+    })
+}
+
+/// Kills the agent in the middle of an update, `late` journal writes after it began. Returns the
+/// content before that update and the new one: if an update to `new` ends unseen, others follow.
+fn kill_in_the_middle(
+    place: &Place,
+    mut agent: Agent,
+    (old, new): (&str, &str),
+    late: usize,
+) -> (String, String) {
+    let (mut old, mut new) = (old.to_owned(), new.to_owned());
+    let mut tries = 1;
+    while !reaches_the_middle(place, &new, late) {
+        assert!(tries < 5, "{tries} updates ended unseen");
+        tries += 1;
+        until("the whole config", || count(place) == all(&new));
+        agent.rests();
+        let next = format!("{new}x");
+        old = std::mem::replace(&mut new, next);
+    }
     agent.signal(nix::sys::signal::Signal::SIGKILL);
     let status = agent.ended();
     assert_eq!(status.code(), None);
+    (old, new)
 }
 
 #[test]
@@ -78,12 +104,12 @@ fn an_update_interrupted_by_a_kill_is_completed_at_the_next_start() {
     let place = Place::new();
     save(&place, "zero");
     let mut agent = place.settled();
-    let mut old = "zero";
+    let mut last = "zero".to_owned();
     for (late, new) in [(1, "one"), (2, "two"), (3, "three")] {
-        kill_in_the_middle(&place, agent, new, late);
+        let (old, new) = kill_in_the_middle(&place, agent, (last.as_str(), new), late);
         eprintln!("killed at {:?}", count(&place));
         agent = place.start();
-        until("the new config", || count(&place) == all(new));
+        until("the new config", || count(&place) == all(&new));
         agent.rests();
         assert_eq!(
             code(&place.machinist(&["verify"])),
@@ -91,7 +117,7 @@ fn an_update_interrupted_by_a_kill_is_completed_at_the_next_start() {
             "from {old} to {new}"
         );
         assert!(!open(&place));
-        old = new;
+        last = new;
     }
 }
 
@@ -99,12 +125,12 @@ fn an_update_interrupted_by_a_kill_is_completed_at_the_next_start() {
 fn recover_finishes_an_interrupted_update_without_the_agent() {
     let place = Place::new();
     save(&place, "zero");
-    let mut old = "zero";
+    let mut last = "zero".to_owned();
     for (late, new) in [(1, "one"), (2, "two"), (3, "three")] {
         let agent = place.start();
-        until("the config before", || count(&place) == all(old));
+        until("the config before", || count(&place) == all(&last));
         agent.rests();
-        kill_in_the_middle(&place, agent, new, late);
+        let (old, new) = kill_in_the_middle(&place, agent, (last.as_str(), new), late);
         let before = count(&place);
         let dry = place.machinist(&["recover", "--dry-run"]);
         assert_eq!(code(&dry), 0, "{}", err(&dry));
@@ -113,14 +139,14 @@ fn recover_finishes_an_interrupted_update_without_the_agent() {
         assert_eq!(code(&recovered), 0, "{}", err(&recovered));
         let after = count(&place);
         eprintln!("killed at {before:?}, recovered to {after:?}");
-        assert!(after == all(old) || after == all(new), "{after:?}");
+        assert!(after == all(&old) || after == all(&new), "{after:?}");
         let again = place.machinist(&["recover"]);
         assert_eq!((code(&again), count(&place)), (0, after));
-        old = new;
+        last = new;
     }
     let leftovers = |dir: PathBuf| fs::read_dir(dir).map_or(0, Iterator::count);
     let agent = place.start();
-    until("the last config", || count(&place) == all(old));
+    until("the last config", || count(&place) == all(&last));
     agent.rests();
     assert_eq!(leftovers(place.at("/var/lib/machinist/tx")), 0);
 }
