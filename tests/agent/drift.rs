@@ -50,9 +50,10 @@ fn every_kind_of_drift_is_reported_and_cleared_afterwards() {
         fs::write(&fresh, &content).unwrap();
         fs::rename(&fresh, &file).unwrap();
     });
+    // Renamed over the file as well: without it for a moment, the file would be missing.
     see(&one("content"), &|| {
-        fs::remove_file(&file).unwrap();
-        symlink("/dev/null", &file).unwrap();
+        symlink("/dev/null", &fresh).unwrap();
+        fs::rename(&fresh, &file).unwrap();
     });
     see(&nothing, &|| {
         fs::write(&fresh, &content).unwrap();
@@ -229,7 +230,8 @@ fn drift_is_repaired_reported_or_ignored_by_path_policy() {
     });
 
     // A removed file is repaired as well, with its directory; and repairs do not repeat forever.
-    fs::remove_dir_all(place.at("/etc/sysctl.d")).unwrap();
+    // In one step: the agent would restore the file in a directory that is being removed.
+    fs::rename(place.at("/etc/sysctl.d"), place.path().join("away")).unwrap();
     until("the second repair", || {
         fs::read(place.at(SYSCTL)).is_ok_and(|now| now == content)
     });
