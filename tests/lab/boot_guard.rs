@@ -7,8 +7,8 @@ use crate::support::agent::{example, file, manifest};
 use crate::support::digest::{Tree, differences};
 use crate::support::{Machine, wait};
 
-/// Short, because a lab machine boots in a second or two.
-const SETTINGS: &str = "update: {verifyTimeout: 5s}\nactions: {settle: 200ms}\n";
+/// Seconds to verify a boot that is expected to fail: a lab machine boots in one or two.
+const SHORT_TIMEOUT: u32 = 5;
 /// Two boots of five seconds each, three reboots, and a busy host.
 const BACK: std::time::Duration = wait::seconds(100);
 const JOURNAL: &str = "/var/lib/machinist/journal";
@@ -20,10 +20,11 @@ struct Guarded {
     update: Value,
 }
 
-fn guarded(name: &str) -> Guarded {
+fn guarded(name: &str, timeout: u32) -> Guarded {
+    let settings = format!("update: {{verifyTimeout: {timeout}s}}\nactions: {{settle: 200ms}}\n");
     let mut machine = Machine::build(name)
         .machinist()
-        .file("/etc/machinist/machinist.yaml", SETTINGS)
+        .file("/etc/machinist/machinist.yaml", settings)
         .config(example("10"))
         .enable("containerd.service")
         .boot();
@@ -116,7 +117,7 @@ impl Guarded {
 
 #[test]
 fn a_config_that_masks_containerd_is_rolled_back_after_two_boots() {
-    let guarded = guarded("masked");
+    let guarded = guarded("masked", SHORT_TIMEOUT);
     let known = boots(&guarded.machine).len();
     let start = std::time::Instant::now();
     let status = guarded.apply_and_wait(&masks_containerd());
@@ -134,7 +135,7 @@ fn a_config_that_masks_containerd_is_rolled_back_after_two_boots() {
 
 #[test]
 fn a_config_that_boots_to_emergency_mode_is_rolled_back_after_two_boots() {
-    let guarded = guarded("emergency");
+    let guarded = guarded("emergency", SHORT_TIMEOUT);
     let known = boots(&guarded.machine).len();
     let breaks = "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\n\
                   [Service]\nType=oneshot\nExecStart=/bin/false\n\
@@ -147,7 +148,7 @@ fn a_config_that_boots_to_emergency_mode_is_rolled_back_after_two_boots() {
 
 #[test]
 fn a_config_that_loses_the_gateway_is_rolled_back_after_two_boots() {
-    let guarded = guarded("silent");
+    let guarded = guarded("silent", SHORT_TIMEOUT);
     let elsewhere = "[Match]\nName=host0\n[Network]\nAddress=10.98.0.2/24\nGateway=10.98.0.1\n\
                      LinkLocalAddressing=no\nIPv6AcceptRA=no\n";
     let network = file("/etc/systemd/network/10-host0.network", 0o644, elsewhere);
@@ -174,7 +175,8 @@ const USERS: [(&str, &str, &str); 2] = [
 
 #[test]
 fn users_whose_service_managers_fail_or_hang_cause_no_rollback() {
-    let guarded = guarded("users");
+    // This boot has to pass, however slow the host is.
+    let guarded = guarded("users", 60);
     let machine = &guarded.machine;
     let manager = |user: &str| {
         format!(
@@ -218,7 +220,8 @@ fn users_whose_service_managers_fail_or_hang_cause_no_rollback() {
 
 #[test]
 fn rollback_survives_loss_of_guard_agent_socket_and_power() {
-    let guarded = guarded("broken");
+    // Long enough for what the test does to the first boot before the timeout.
+    let guarded = guarded("broken", 20);
     let machine = &guarded.machine;
     let old = machine.boot_id();
     machine.give_config("90-bad.yaml", &masks_containerd());

@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 use crate::support::agent::{digest, example, file, manifest, needs_reboot};
 use crate::support::{Machine, wait};
 
-const SETTINGS: &str = "update: {softReboot: auto, verifyTimeout: 10s}\nactions: {settle: 200ms}\n";
-
-/// A machine that is verified on an example, with containerd running.
-fn machine(name: &str) -> (Machine, Value) {
+/// A machine that is verified on an example, with containerd running. It verifies a boot for at most
+/// `timeout` seconds: long for one that has to pass, however slow the host is.
+fn machine(name: &str, timeout: u32) -> (Machine, Value) {
+    let settings = format!(
+        "update: {{softReboot: auto, verifyTimeout: {timeout}s}}\nactions: {{settle: 200ms}}\n"
+    );
     let machine = Machine::build(name)
         .machinist()
-        .file("/etc/machinist/machinist.yaml", SETTINGS)
+        .file("/etc/machinist/machinist.yaml", settings)
         .config(example("10"))
         .enable("containerd.service")
         .boot();
@@ -48,7 +50,7 @@ fn history(machine: &Machine) {
 
 #[test]
 fn a_userspace_change_takes_effect_by_one_soft_reboot_and_is_verified() {
-    let (machine, first) = machine("soft");
+    let (machine, first) = machine("soft", 60);
     let version = manager(&machine, "Version").unwrap();
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
     let count = manager(&machine, "SoftRebootsCount").unwrap();
@@ -108,7 +110,7 @@ fn a_userspace_change_takes_effect_by_one_soft_reboot_and_is_verified() {
 
 #[test]
 fn an_unhealthy_soft_reboot_is_followed_by_a_reboot_and_rollback() {
-    let (machine, first) = machine("soft-bad");
+    let (machine, first) = machine("soft-bad", 10);
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
     let reboots = file("/etc/example.conf", 0o640, "reboots\n");
     let units = json!({"units": [{"name": "containerd.service", "mask": true}]});
@@ -137,7 +139,7 @@ fn an_unhealthy_soft_reboot_is_followed_by_a_reboot_and_rollback() {
 
 #[test]
 fn a_foreign_soft_reboot_during_an_update_is_detected_and_survived() {
-    let (machine, first) = machine("soft-foreign");
+    let (machine, first) = machine("soft-foreign", 60);
     let (boot, started) = (machine.boot_id(), userspace(&machine).unwrap());
     // Its stop lasts until userspace ends; it is healthy afterwards.
     let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\n\
