@@ -14,6 +14,10 @@ use tonic::Code;
 
 use super::plugin::{Asked, DIRECTORY, Plugin, Script, register, request, short};
 
+#[path = "checkpoint.rs"]
+mod checkpoint;
+use checkpoint::{until_written, written};
+
 #[path = "plugin_watcher.rs"]
 mod plugin_watcher;
 pub(crate) use plugin_watcher::*;
@@ -121,18 +125,6 @@ async fn settle(kubelet: &impl Kubelet, name: &str) {
 
 fn directory(kubelet: &impl Kubelet) -> PathBuf {
     kubelet.root().join(DIRECTORY)
-}
-
-/// The healthy devices of a resource in the checkpoint.
-fn written(kubelet: &impl Kubelet, resource: &str) -> Option<Vec<String>> {
-    let path = directory(kubelet).join("kubelet_internal_checkpoint");
-    let whole: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
-    let devices = whole["Data"]["RegisteredDevices"].get(resource)?;
-    let devices = devices.as_array().into_iter().flatten();
-    let mut ids: Vec<_> = devices.map(|id| id.as_str().unwrap().to_owned()).collect();
-    ids.sort();
-    Some(ids)
 }
 
 pub(crate) async fn a_kubelet_start_removes_only_sockets(kubelet: &mut impl Kubelet) {
@@ -296,12 +288,12 @@ pub(crate) async fn each_device_list_replaces_the_last_and_only_healthy_devices_
     let (a, b) = (("a", "Healthy"), ("b", "Healthy"));
     let plugin = offering(kubelet, (X, "lists.sock"), &[a, b]).await;
     until_counted(kubelet, X, (2, 2)).await;
-    assert_eq!(written(kubelet, X).unwrap(), ["a", "b"]);
+    until_written(kubelet, X, &["a", "b"]).await;
     plugin.list(&[a, ("b", "Unhealthy")]);
     until_counted(kubelet, X, (2, 1)).await;
     plugin.list(&[b]);
     until_counted(kubelet, X, (1, 1)).await;
-    assert_eq!(written(kubelet, X).unwrap(), ["b"]);
+    until_written(kubelet, X, &["b"]).await;
     // Only this exact word means healthy.
     plugin.list(&[a, ("b", "healthy"), ("c", "")]);
     until_counted(kubelet, X, (3, 1)).await;
@@ -319,7 +311,7 @@ pub(crate) async fn an_ended_list_stream_is_not_opened_again(kubelet: &mut impl 
     settle(kubelet, "ends").await;
     assert_eq!((plugin.asked().opened, plugin.asked().open), (1, 0));
     // The checkpoint has the latest list.
-    assert_eq!(written(kubelet, X).unwrap().len(), 0);
+    until_written(kubelet, X, &[]).await;
     register(kubelet.root(), request(X, "ends.sock"))
         .await
         .unwrap();
@@ -495,6 +487,7 @@ pub(crate) async fn a_restarted_kubelet_remembers_resources_without_devices(
     let two = [("a", "Healthy"), ("b", "Healthy")];
     let plugin = offering(kubelet, (X, "restart.sock"), &two).await;
     until_counted(kubelet, X, (2, 2)).await;
+    until_written(kubelet, X, &["a", "b"]).await;
     kubelet.stop().await;
     until("the stream to end", async || plugin.asked().open == 0).await;
     assert_eq!(written(kubelet, X).unwrap(), ["a", "b"]);
