@@ -361,8 +361,11 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
     let first = machine.wait_updated("", wait::seconds(30));
     assert_eq!(state("ActiveState"), "inactive");
     let (old, message) = (machine.boot_id(), machine.agent_log().len());
-    machine.sh("systemd-run --quiet --unit=ear sh -c \
-         'exec busctl monitor --json=short org.freedesktop.login1 >/var/log/ear 2>&1'");
+    // Without the dependencies by which the shutdown would stop it before the signal.
+    machine.sh(
+        "systemd-run --quiet --unit=ear --property=DefaultDependencies=no sh -c \
+         'exec busctl monitor --json=short org.freedesktop.login1 >/var/log/ear 2>&1'",
+    );
     machine.wait("the monitor to listen", wait::seconds(10), || {
         machine.exec(&["systemd-inhibit", "--list", "--no-legend"]);
         let received = machine.try_read("/var/log/ear").unwrap_or_default();
@@ -411,6 +414,7 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
 
     // The journal entries of the whole update, selected by its id, over both boots.
     let id = format!("MACHINIST_TRANSACTION={}", update["id"].as_str().unwrap());
+    machine.sync_journal();
     let lines = machine.exec(&["journalctl", "--quiet", "--output=json", &id]);
     let lines: Vec<Value> = lines
         .lines()
@@ -454,22 +458,26 @@ fn a_change_that_needs_a_reboot_reboots_once_through_logind_and_is_verified() {
 
 #[test]
 fn a_cancelled_systemd_job_is_retried_and_the_update_continues() {
-    let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sleep 2\n";
+    let slow = "[Service]\nType=oneshot\nRemainAfterExit=yes\n\
+                ExecStart=/bin/sh -c 'until test -e /run/go; do sleep 0.1; done'\n";
     let machine = Machine::build("canceled")
         .machinist()
         .config(example("10"))
         .file("/usr/lib/systemd/system/slow.service", slow)
         .boot();
-    machine.sh("systemctl start slow");
+    machine.write("/run/go", "");
+    machine.exec(&["systemctl", "start", "slow"]);
     machine.start_agent();
     let first = machine.wait_updated("", wait::seconds(30));
     let dropin = json!({"name": "10-env.conf", "contents": "[Service]\nEnvironment=GIVEN=yes\n"});
     let units = json!({"units": [{"name": "slow.service", "dropins": [dropin]}]});
+    machine.exec(&["rm", "/run/go"]);
     machine.give_config("20-slow.yaml", &manifest("20-slow", Value::Null, units));
     machine.wait("the restart to be under way", wait::seconds(20), || {
         machine.property("slow.service", "ActiveState") == "activating"
     });
     machine.exec(&["systemctl", "stop", "slow"]);
+    machine.write("/run/go", "");
     let status = machine.wait_updated(&digest(&first), wait::seconds(30));
     println!("{}", machine.agent_log().join("\n"));
     assert_eq!(status["updates"][0]["outcome"], "Done", "{status:#}");

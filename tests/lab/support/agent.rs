@@ -179,6 +179,7 @@ impl Machine {
 
     /// The agent's log lines in the journal, in all boots.
     pub fn agent_log(&self) -> Vec<String> {
+        self.sync_journal();
         let shown = self.exec(&["journalctl", "--quiet", "--output=cat", "_COMM=machinist"]);
         shown.lines().map(str::to_owned).collect()
     }

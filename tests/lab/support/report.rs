@@ -5,8 +5,15 @@ use std::process::Command;
 use super::Machine;
 
 impl Machine {
+    /// Waits until journald has stored the lines that it was sent before this; a status may show an
+    /// event earlier than the journal. Does nothing when the machine is off.
+    pub fn sync_journal(&self) {
+        let _ = self.try_exec(&["journalctl", "--sync"]);
+    }
+
     /// This boot's journal of one unit, read with the host's journalctl when the machine is off.
     pub fn journal(&self, unit: &str) -> String {
+        self.sync_journal();
         self.journal_with(&["--boot", "--unit", unit])
     }
 
