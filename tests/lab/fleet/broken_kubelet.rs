@@ -80,8 +80,9 @@ fn is_forced_in_time(fleet: &Fleet, from: usize) {
     let forced = span(|deed| matches!(deed, AgentAction::Evict(_)));
     let waited = forced.since(cordon);
     println!("lab: figure: deleted {waited:.2?} after the cordon, drain.forceAfter {PATIENCE:?}");
+    // Not earlier; how much later depends on the host's other load as well.
     assert!(
-        waited >= PATIENCE && waited < PATIENCE + wait::seconds(2),
+        waited >= PATIENCE && waited < PATIENCE + wait::seconds(30),
         "{waited:?}"
     );
 }

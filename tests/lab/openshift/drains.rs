@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{AT_ONCE, Content, NODE, SEARCH, Story, node_recorder::ProgressSight, output_text};
+use super::{
+    Content, NODE, REPORT_LIMIT, SEARCH, Story, node_recorder::ProgressSight, output_text,
+};
 use crate::support::{stalls, wait};
 
 /// The file as the controller writes it for an ImageDigestMirrorSet, with its empty keys.
@@ -241,7 +243,7 @@ pub fn cancelled(story: &Story<'_>, content: &Content) {
         output_text(&output)
     );
     assert!(output.status.success(), "{}", output_text(&output));
-    assert!(answered < AT_ONCE, "{answered:?}");
+    assert!(answered < REPORT_LIMIT, "{answered:?}");
     story
         .controller
         .wait_node("schedulable", from, |it| !it.cordoned);
