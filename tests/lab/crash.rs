@@ -20,6 +20,9 @@ const SETTINGS: &str = "actions: {settle: 50ms}\n";
 const HELD: &str = "[Unit]\nConditionPathExists=!/etc/machinist/hold\n[Service]\nRestart=no\n";
 const HOLD: &str = "/etc/machinist/hold";
 
+/// A file whose first word is the letter of the config.
+const LETTERED: &str = "/etc/containerd/certs.d/host-0/file-0";
+
 /// Some 250 objects that all differ between two letters: files and links that change, appear and
 /// disappear, in directories that do so as well, and units with drop-ins, enablement and masks.
 fn config(letter: &str, reboots: bool) -> String {
@@ -171,13 +174,27 @@ impl Crashing {
         if self.letter == "a" { "b" } else { "a" }
     }
 
-    /// Saves the other config and runs `then` inside the machine immediately afterwards.
-    fn ask(&mut self, then: &str) {
+    /// Saves the other config and runs `then` inside the machine immediately afterwards; returns
+    /// what that printed.
+    fn ask(&mut self, then: &str) -> String {
         let other = config(self.other(), self.reboots);
         self.machine.write("/etc/machinist/machine.d/.next", other);
         self.machine.sh(&format!(
             "cd /etc/machinist/machine.d; mv .next 50-crash.yaml; {then}"
-        ));
+        ))
+    }
+
+    /// Calls `ask`, which asks for an update, until it has seen the update's first write. A busy host
+    /// may delay it until the update has ended.
+    fn until_seen(&mut self, what: &str, mut ask: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..5 {
+            if ask(self) {
+                return;
+            }
+            println!("lab: {what}: the update ended unseen");
+            self.is_whole(what);
+        }
+        panic!("{what}: every update ended unseen");
     }
 
     /// Waits until the machine is verified on the desired config.
@@ -256,13 +273,20 @@ fn an_agent_kill_at_any_moment_leaves_one_config_and_the_update_completes() {
         let moment = crashing.moment(round, &mut dice);
         let what = format!("round {round}, killed at {moment:?}");
         let agent = crashing.machine.property("machinist", "MainPID");
-        let staged = if moment.writing {
-            format!("until set -- {STAGING}/*/* && [ -e \"$1\" ]; do sleep 0.002; done;")
-        } else {
-            String::new()
-        };
         let after = moment.after.as_secs_f64();
-        crashing.ask(&format!("{staged} sleep {after:.4}; kill -9 {agent}"));
+        crashing.until_seen(&what, |crashing| {
+            let staged = if moment.writing {
+                format!(
+                    "until set -- {STAGING}/*/* && [ -e \"$1\" ]; do read -r word rest <{LETTERED}; \
+                     [ \"$word\" != {} ] || {{ echo unseen; exit; }}; sleep 0.002; done;",
+                    crashing.other()
+                )
+            } else {
+                String::new()
+            };
+            let kill = format!("{staged} sleep {after:.4}; kill -9 {agent}");
+            crashing.ask(&kill).is_empty()
+        });
         crashing
             .machine
             .wait("the agent to be dead", wait::seconds(10), || {
@@ -324,11 +348,17 @@ fn lose_power(number: usize, losses: usize, seed: u64) -> BTreeMap<&'static str,
     for round in 0..losses {
         let moment = crashing.moment(round, &mut dice);
         let what = format!("seed {seed}, {name}, round {round}, no power at {moment:?}");
-        crashing.ask("");
         let root = crashing.machine.root();
-        let staging = root.join(STAGING.trim_start_matches('/'));
-        wait::closely("the moment to count from", wait::seconds(60), || {
-            !moment.writing || staging.exists()
+        let [staging, lettered] = [STAGING, LETTERED].map(|path| root.join(&path[1..]));
+        crashing.until_seen(&what, |crashing| {
+            crashing.ask("");
+            let (mut seen, other) = (!moment.writing, crashing.other());
+            wait::closely("the moment to count from", wait::seconds(60), || {
+                seen |= staging.exists();
+                let text = std::fs::read_to_string(&lettered).unwrap_or_default();
+                seen || text.starts_with(other)
+            });
+            seen
         });
         let then = Instant::now() + moment.after;
         wait::closely("the moment", wait::seconds(60), || Instant::now() >= then);
