@@ -39,13 +39,17 @@ fn wait_done(cluster: &Cluster, node: &str, config: &str) -> Value {
 }
 
 /// The service account token of the agent on this machine, read from the kubelet's volume of the
-/// pod.
+/// pod, which the kubelet mounts some time after a boot.
 fn token(cluster: &Cluster, machine: &Machine) -> String {
-    let pod = cluster.agent_pod(machine.name()).expect("an agent's pod");
-    let uid = pod["metadata"]["uid"].as_str().unwrap();
-    machine.sh(&format!(
-        "cat /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/*/token"
-    ))
+    wait::value("the token of the agent's pod", wait::seconds(60), || {
+        let pod = cluster.agent_pod(machine.name())?;
+        let uid = pod["metadata"]["uid"].as_str()?;
+        let read =
+            format!("cat /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/*/token");
+        let output = machine.try_exec(&["sh", "-c", &read]).ok()?;
+        let is_read = output.status.success() && !output.stdout.is_empty();
+        is_read.then(|| String::from_utf8(output.stdout).unwrap())
+    })
 }
 
 /// Runs kubectl with no credentials but that token.

@@ -175,9 +175,9 @@ fn an_update_waits_for_images_that_containerd_then_keeps() {
         both.iter().all(|image| images.contains(image.as_str())),
         "{images}"
     );
-    assert!(
+    machine.wait("no record", wait::seconds(30), || {
         machine
             .try_read("/var/lib/machinist/pinned-images.json")
             .is_none()
-    );
+    });
 }
