@@ -1,17 +1,22 @@
 //! Updates that change kernel arguments on a machine with OSTree, where each deployment has a /etc of its own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use machinist_base::reason::Reason;
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_testkit::{
-    sandbox::{Sandbox, Written, conduct, config},
+    sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
 use machinist_update::{
+    crash_recovery,
     journal::Outcome,
-    reconciler::{RebootPolicy, ReconcilerOptions},
+    reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions},
+    service_port::StartupState,
+    store::StateStore,
 };
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     os::{
@@ -34,6 +39,9 @@ pub(super) struct Host {
     layout: Layout,
     boots: u32,
 }
+
+/// Longer than any limit of a step.
+const LONGEST_JUDGEMENT: Duration = Duration::from_hours(4);
 
 /// A config with a file that has its name.
 fn with_arguments(name: &str, arguments: &[&str]) -> Written {
@@ -86,6 +94,34 @@ impl Host {
         let mut agent = Driver::on_os(&root, &self.script, provider, how);
         agent.patience = Duration::from_secs(3600);
         agent
+    }
+
+    /// Judges a boot as `machinist guard` does, until it ends or requests a reboot.
+    async fn guard(&self) {
+        let root = self.sandbox.root();
+        crash_recovery::recover(&StateStore::open(&root).unwrap()).unwrap();
+        let (_, desired) = watch::channel(DesiredConfig::Unknown);
+        let services = Some(self.script.clone());
+        let guard = Reconciler::new(&root, services, Quiet, options(self.layout), desired);
+        let (guard, _) = guard.unwrap();
+        let guard = guard.with_os_provider(Some(Arc::new(self.ostree.agent())));
+        let (stop, before) = (CancellationToken::new(), reboots(&self.script));
+        let judged = async {
+            let judged = tokio::time::timeout(LONGEST_JUDGEMENT, guard.judge_boot(stop.clone()));
+            judged.await.unwrap().unwrap();
+        };
+        let rebooting = async {
+            self.script
+                .until_asked_times("reboot Logind", before + 1)
+                .await;
+            stop.cancel();
+        };
+        tokio::pin!(judged);
+        tokio::select! {
+            () = &mut judged => return,
+            () = rebooting => {}
+        }
+        judged.await;
     }
 
     fn booted(&mut self) {
@@ -203,6 +239,48 @@ async fn an_unhealthy_deployment_is_left_before_files_are_rolled_back() {
     host.reboot();
     assert_eq!(host.until_failed(&two).await, Reason::HealthRegressed);
     host.assert_on("nosmt", "one");
+    host.apply(&with_arguments("three", &["a=3"])).await;
+    host.assert_on("a=3", "three");
+}
+
+/// No agent runs, such as in emergency mode.
+#[tokio::test(start_paused = true)]
+async fn the_boot_guard_alone_leaves_an_unhealthy_deployment() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    let two = with_arguments("two", &["a=1"]);
+    host.until_reboot(&two).await;
+    let before = reboots(&host.script);
+    host.reboot();
+    host.script.is_at(StartupState::Maintenance);
+    host.guard().await;
+    host.assert_on("a=1", "two");
+    assert_eq!(reboots(&host.script), before + 1);
+    host.reboot();
+    host.script.is_at(StartupState::Finished);
+    host.guard().await;
+    host.assert_on("nosmt", "one");
+    assert_eq!(host.sandbox.journal().transactions, []);
+    assert_eq!(reboots(&host.script), before + 1);
+    assert_eq!(host.until_failed(&two).await, Reason::HealthRegressed);
+}
+
+/// Versions of libostree differ in whether they keep equal arguments.
+#[tokio::test(start_paused = true)]
+async fn an_argument_of_the_config_may_equal_one_of_a_trial() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["rd.shell=0", "a=1"]))
+        .await;
+    host.assert_on("rd.shell=0 a=1", "one");
+    let two = with_arguments("two", &["rd.shell=0", "a=2"]);
+    host.until_reboot(&two).await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    host.ostree.panics(&trial.deployment);
+    host.reboot();
+    host.until_reboot(&two).await;
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::OSBootFailed);
+    host.assert_on("rd.shell=0 a=1", "one");
     host.apply(&with_arguments("three", &["a=3"])).await;
     host.assert_on("a=3", "three");
 }
