@@ -72,6 +72,7 @@ fn commands() -> String {
            if [ \"${{{TRIAL}}}\" = \"1\" ]; then\n    \
              set {TRIAL}=0\n    \
              save_env {TRIAL}\n    \
+             set default=0\n    \
              set fallback=1\n  \
            elif [ \"${{{TRIAL}}}\" = \"0\" ]; then\n    \
              set default=1\n  \
@@ -121,7 +122,7 @@ pub(super) fn check(
     ] {
         let found = boot(files, environment, state)?;
         if found != before {
-            let [found, wanted] = [found, before].map(|all| all.to_string());
+            let [found, wanted] = [&found, &before].map(ToString::to_string);
             return Err(OstreeError::OtherArguments { found, wanted });
         }
     }
@@ -134,8 +135,10 @@ pub(super) fn check(
             return Err(OstreeError::NoCustomConfig);
         }
     }
-    match default_in(&finalized, environment, TrialState::Unlocked)?.1 {
-        TrialState::Tried => Ok(()),
+    // The menu is still the one without the new deployment.
+    let first = boot(&finalized, environment, TrialState::Unlocked)?;
+    match default_in(&finalized, environment, TrialState::Unlocked)? {
+        (entry, TrialState::Tried) if entry == "0" && first == before => Ok(()),
         _ => Err(OstreeError::NoCustomConfig),
     }
 }
