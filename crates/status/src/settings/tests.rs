@@ -118,6 +118,18 @@ fn the_last_source_wins_per_setting_and_its_origin_is_kept() {
     }
 }
 
+/// The boot loader has returned to the previous deployment by then.
+#[test]
+fn an_os_change_has_one_boot_attempt_unless_the_number_is_set() {
+    let attempts = |text: &str| {
+        let update = read(vec![file("m.yaml", text)]).unwrap().update;
+        (update.boot_attempts, update.os_boot_attempts)
+    };
+    assert_eq!(attempts("update: {reboot: ask}\n"), (2, 1));
+    assert_eq!(attempts("update: {bootAttempts: 2}\n"), (2, 2));
+    assert_eq!(attempts("update: {bootAttempts: 1}\n"), (1, 1));
+}
+
 #[test]
 fn every_setting_can_be_written_in_yaml_as_it_is_shown() {
     let settings = read(vec![]).unwrap();
