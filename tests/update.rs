@@ -22,6 +22,7 @@ mod obstacles;
 mod os_image_paths;
 mod os_images;
 mod os_packages;
+mod os_trial_attempts;
 mod os_trials;
 mod os_trials_on_ostree;
 mod phases;

@@ -29,20 +29,20 @@ use crate::{
 };
 
 /// A machine that boots through GRUB, and its service manager.
-struct Host {
-    sandbox: Sandbox,
-    grub: GrubMachine,
-    script: Script,
+pub(super) struct Host {
+    pub(super) sandbox: Sandbox,
+    pub(super) grub: GrubMachine,
+    pub(super) script: Script,
     boots: u32,
 }
 
-fn with_arguments(name: &str, arguments: &[&str]) -> Written {
+pub(super) fn with_arguments(name: &str, arguments: &[&str]) -> Written {
     let mut wanted = config(name);
     wanted.0.kernel_arguments = arguments.iter().map(|one| (*one).to_owned()).collect();
     wanted
 }
 
-fn options(reboot: RebootPolicy) -> ReconcilerOptions {
+pub(super) fn options(reboot: RebootPolicy) -> ReconcilerOptions {
     let mut options = ReconcilerOptions {
         reboot,
         ..conduct(true)
@@ -55,7 +55,7 @@ fn options(reboot: RebootPolicy) -> ReconcilerOptions {
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let sandbox = machine();
         let grub = GrubMachine::new(&sandbox.path("/"), Initrd::Always);
         Self {
@@ -66,18 +66,18 @@ impl Host {
         }
     }
 
-    fn agent_with(&self, wanted: &Written, options: ReconcilerOptions) -> Driver {
+    pub(super) fn agent_with(&self, wanted: &Written, options: ReconcilerOptions) -> Driver {
         let root = self.sandbox.root();
         let provider = self.grub.agent();
         Driver::on_os(&root, &self.script, provider, (wanted.desired(), options))
     }
 
-    fn agent(&self, wanted: &Written) -> Driver {
+    pub(super) fn agent(&self, wanted: &Written) -> Driver {
         self.agent_with(wanted, options(RebootPolicy::Auto))
     }
 
     /// Boots through the boot loader.
-    fn boot(&mut self) {
+    pub(super) fn boot(&mut self) {
         self.grub.boot();
         self.kexec();
     }
@@ -89,7 +89,7 @@ impl Host {
     }
 
     /// The entry that the next boot enters once.
-    fn next_entry(&self) -> Option<String> {
+    pub(super) fn next_entry(&self) -> Option<String> {
         let block = self.grub.read("boot/grub/grubenv");
         let line = block
             .lines()
@@ -98,7 +98,7 @@ impl Host {
     }
 
     /// Runs the agent until it has requested the next reboot.
-    async fn until_reboot(&self, wanted: &Written) {
+    pub(super) async fn until_reboot(&self, wanted: &Written) {
         let before = reboots(&self.script);
         let agent = self.agent(wanted);
         self.script
@@ -161,7 +161,7 @@ impl Host {
     }
 
     /// Applies a config with one reboot.
-    async fn applied(&mut self, wanted: &Written) {
+    pub(super) async fn applied(&mut self, wanted: &Written) {
         self.until_reboot(wanted).await;
         self.boot();
         let mut agent = self.agent(wanted);

@@ -1,0 +1,161 @@
+//! The attempts of a trial: which boots count, and that each one but the first is unlocked again.
+
+use machinist_base::reason::Reason;
+use machinist_testkit::sandbox::Written;
+use machinist_update::{
+    journal::{OsTrialState, Outcome},
+    phase::Phase,
+    reconciler::{RebootPolicy, ReconcilerOptions},
+};
+
+use crate::{
+    os::{grub_machine::BEFORE, ostree_files::Layout, ostree_machine},
+    update::{
+        harness::Driver,
+        os_trials::{Host, options, with_arguments},
+        os_trials_on_ostree,
+        reboots::reboots,
+    },
+};
+
+/// As with `update.bootAttempts: 2`.
+pub(super) fn twice(options: ReconcilerOptions) -> ReconcilerOptions {
+    ReconcilerOptions {
+        os_boot_attempts: 2,
+        ..options
+    }
+}
+
+/// Runs the agent, which may try the deployment twice, until it has requested a reboot into it.
+async fn until_armed(host: &Host, wanted: &Written) {
+    let before = reboots(&host.script);
+    let agent = host.agent_with(wanted, twice(options(RebootPolicy::Auto)));
+    host.script
+        .until_asked_times("reboot Logind", before + 1)
+        .await;
+    agent.stop().await;
+    assert!(host.next_entry().is_some());
+}
+
+#[tokio::test]
+async fn with_two_attempts_a_trial_that_fell_back_is_unlocked_once_more() {
+    let one = with_arguments("one", &["nosmt"]);
+    let mut host = Host::new();
+    until_armed(&host, &one).await;
+    host.grub.panics(&host.next_entry().unwrap());
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    assert_eq!(host.next_entry(), None);
+    until_armed(&host, &one).await;
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let mut agent = host.agent_with(&one, twice(options(RebootPolicy::Auto)));
+    let report = agent.until_failed().await;
+    let code = report.failure.as_ref().unwrap().code;
+    assert_eq!(code, Reason::OSBootFailed);
+    agent.stop().await;
+    assert_eq!((host.next_entry(), reboots(&host.script)), (None, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_two_attempts_a_booted_trial_is_unlocked_once_more() {
+    let one = with_arguments("one", &["nosmt"]);
+    let mut host = Host::new();
+    until_armed(&host, &one).await;
+    host.boot();
+    assert_eq!(host.next_entry(), None);
+    host.script.failed(&["app.service"]);
+    until_armed(&host, &one).await;
+    host.script.failed(&[]);
+    host.boot();
+    let after = format!("{BEFORE} nosmt");
+    assert_eq!(host.grub.running(), after);
+    let mut agent = host.agent_with(&one, twice(options(RebootPolicy::Auto)));
+    let report = agent.until_on(&one).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Done);
+    agent.stop().await;
+    host.boot();
+    assert_eq!((host.grub.running(), reboots(&host.script)), (after, 2));
+}
+
+/// The machine on OSTree, whose agent may try a deployment twice, until it has requested a reboot.
+async fn until_ostree_reboot(host: &os_trials_on_ostree::Host, wanted: &Written) {
+    let before = reboots(&host.script);
+    let options = twice(os_trials_on_ostree::options(Layout::Debian));
+    let (root, provider) = (host.sandbox.root(), host.ostree.agent());
+    let agent = Driver::on_os(&root, &host.script, provider, (wanted.desired(), options));
+    host.script
+        .until_asked_times("reboot Logind", before + 1)
+        .await;
+    agent.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_two_attempts_an_ostree_deployment_that_fell_back_is_tried_again() {
+    let one = with_arguments("one", &["nosmt"]);
+    let mut host = os_trials_on_ostree::Host::new();
+    until_ostree_reboot(&host, &one).await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    host.ostree.panics(&trial.deployment);
+    for attempt in 1..=2 {
+        host.reboot();
+        assert_eq!(host.ostree.running(), ostree_machine::BEFORE);
+        if attempt == 1 {
+            until_ostree_reboot(&host, &one).await;
+            let trial = host.sandbox.journal().os_trial.unwrap();
+            assert_eq!(trial.state, OsTrialState::Armed);
+        }
+    }
+    let failure = host.until_failed(&one).await;
+    assert_eq!(failure, Reason::OSBootFailed);
+    assert_eq!(reboots(&host.script), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_two_attempts_a_booted_ostree_deployment_is_tried_again() {
+    let one = with_arguments("one", &["nosmt"]);
+    let mut host = os_trials_on_ostree::Host::new();
+    until_ostree_reboot(&host, &one).await;
+    host.reboot();
+    host.script.failed(&["app.service"]);
+    until_ostree_reboot(&host, &one).await;
+    host.script.failed(&[]);
+    host.reboot();
+    let after = format!("{} nosmt", ostree_machine::BEFORE);
+    assert_eq!(host.ostree.running(), after);
+    host.until_on(&one).await;
+    host.reboot();
+    assert_eq!((host.ostree.running(), reboots(&host.script)), (after, 2));
+}
+
+/// Until an operator approves the reboot, others may reboot the machine: the attempts begin with the trial.
+#[tokio::test]
+async fn a_reboot_between_staging_and_unlocking_uses_up_no_attempt() {
+    let one = with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644);
+    let mut host = Host::new();
+    for _ in 0..2 {
+        let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+        let pending = agent.until("pending", |report| report.phase == Phase::RebootPending);
+        pending.await;
+        agent.stop().await;
+        host.boot();
+        assert_eq!(
+            (host.grub.running(), host.next_entry()),
+            (BEFORE.to_owned(), None)
+        );
+        assert_eq!(host.sandbox.read("/etc/app").unwrap(), "1\n");
+    }
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    assert_eq!(host.sandbox.journal().transactions[0].boots, 0);
+    agent.confirm();
+    host.script.wait_for_requests("reboot Logind").await;
+    agent.stop().await;
+    host.grub.panics(&host.next_entry().unwrap());
+    host.boot();
+    // The first of two attempts.
+    until_armed(&host, &one).await;
+    assert_eq!(host.sandbox.journal().transactions[0].boots, 1);
+}
