@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use machinist_base::reason::Reason;
 use machinist_update::{
     crash_recovery,
-    journal::{Direction, Outcome},
+    journal::{Direction, OsTrialState, Outcome},
+    os::OsProvider,
     phase::Phase,
     reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
     service_port::StartupState,
@@ -14,9 +15,15 @@ use machinist_update::{
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::update::{
-    boots::{KUBELET, into_the_boot, one},
-    harness::{Driver, boot, machine, tree},
+use crate::{
+    os::grub_machine::BEFORE,
+    update::{
+        boots::{KUBELET, into_the_boot, one},
+        harness::{Driver, boot, machine, tree},
+        os_trial_attempts::twice,
+        os_trials::{self, Host, with_arguments},
+        reboots::reboots,
+    },
 };
 use machinist_testkit::{
     sandbox::{Quiet, Sandbox, conduct, config},
@@ -32,15 +39,26 @@ struct Guard {
 impl Guard {
     /// As in a boot: recovery has run before.
     fn start(sandbox: &Sandbox, script: &Script, reboot: RebootPolicy) -> Self {
-        crash_recovery::recover(&StateStore::open(&sandbox.root()).unwrap()).unwrap();
-        let (_, desired) = watch::channel(DesiredConfig::Unknown);
         let conduct = ReconcilerOptions {
             reboot,
             ..conduct(true)
         };
+        Self::on_os(sandbox, script, conduct, None)
+    }
+
+    /// On a host whose operating system machinist may be able to change.
+    fn on_os(
+        sandbox: &Sandbox,
+        script: &Script,
+        options: ReconcilerOptions,
+        provider: Option<Arc<dyn OsProvider>>,
+    ) -> Self {
+        crash_recovery::recover(&StateStore::open(&sandbox.root()).unwrap()).unwrap();
+        let (_, desired) = watch::channel(DesiredConfig::Unknown);
         let services = Some(script.clone());
         let (updater, _) =
-            Reconciler::new(&sandbox.root(), services, Quiet, conduct, desired).unwrap();
+            Reconciler::new(&sandbox.root(), services, Quiet, options, desired).unwrap();
+        let updater = updater.with_os_provider(provider);
         let stop = CancellationToken::new();
         let judging = updater.judge_boot(stop.clone());
         let task = tokio::spawn(async move { judging.await.unwrap() });
@@ -223,4 +241,91 @@ async fn with_manual_reboots_the_boot_guard_restores_files_and_exits() {
         .ends()
         .await;
     assert_eq!(sandbox.journal().transactions, []);
+}
+
+/// A machine with GRUB that has booted into a trial with two attempts, or that could not.
+async fn after_the_trial(panics: bool) -> Host {
+    let mut host = Host::new();
+    host.until_reboot(&with_arguments("one", &["nosmt"])).await;
+    if panics {
+        host.grub.panics(&host.next_entry().unwrap());
+    }
+    host.boot();
+    host
+}
+
+fn guard_of(host: &Host, attempts: u32) -> Guard {
+    let options = os_trials::options(RebootPolicy::Auto);
+    let options = match attempts {
+        1 => options,
+        _ => twice(options),
+    };
+    let provider: Arc<dyn OsProvider> = Arc::new(host.grub.agent());
+    Guard::on_os(&host.sandbox, &host.script, options, Some(provider))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_boot_guard_unlocks_an_unhealthy_trial_before_each_further_attempt() {
+    let mut host = after_the_trial(false).await;
+    host.script.is_at(StartupState::Maintenance);
+    let guard = guard_of(&host, 2);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    guard.stop().await;
+    assert!(host.next_entry().is_some(), "it reboots into the trial");
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    // The last attempt: it reboots into the previous deployment.
+    let guard = guard_of(&host, 2);
+    host.script.until_asked_times("reboot Logind", 3).await;
+    guard.stop().await;
+    assert_eq!(host.next_entry(), None);
+    host.script.is_at(StartupState::Finished);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let report = guard_of(&host, 2).ends().await;
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    assert_eq!(reboots(&host.script), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_boot_guard_keeps_a_healthy_trial_and_leaves_an_unhealthy_one() {
+    for healthy in [true, false] {
+        let mut host = after_the_trial(false).await;
+        if !healthy {
+            host.script.failed(&["app.service"]);
+        }
+        let guard = guard_of(&host, 1);
+        let expected = match healthy {
+            true => {
+                let report = guard.ends().await;
+                assert_eq!(report.updates[0].outcome, Outcome::Done);
+                format!("{BEFORE} nosmt")
+            }
+            false => {
+                host.script.until_asked_times("reboot Logind", 2).await;
+                guard.stop().await;
+                BEFORE.to_owned()
+            }
+        };
+        assert_eq!(host.next_entry(), None);
+        host.boot();
+        assert_eq!(host.grub.running(), expected);
+    }
+}
+
+/// In the boot of the previous deployment there is nothing to judge, and the agent unlocks the trial.
+#[tokio::test(start_paused = true)]
+async fn the_boot_guard_requests_no_reboot_after_a_trial_that_fell_back() {
+    let host = after_the_trial(true).await;
+    assert_eq!(host.grub.running(), BEFORE);
+    let report = guard_of(&host, 2).ends().await;
+    assert!(report.unverified);
+    assert_eq!((reboots(&host.script), host.next_entry()), (1, None));
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    assert_eq!(trial.state, OsTrialState::Staged);
+    let options = twice(os_trials::options(RebootPolicy::Auto));
+    let agent = host.agent_with(&with_arguments("one", &["nosmt"]), options);
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    assert!(host.next_entry().is_some());
 }
