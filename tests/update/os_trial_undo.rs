@@ -1,0 +1,122 @@
+//! A trial that was kept, and is taken back because its update ends otherwise.
+
+use std::{fs, io, path::Path, sync::Arc, time::Duration};
+
+use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOpKind, Root};
+use machinist_testkit::sandbox::Written;
+use machinist_update::{
+    journal::{OsTrialState, Outcome},
+    reconciler::RebootPolicy,
+};
+
+use crate::{
+    os::grub_machine::{BEFORE, CUSTOM, mkconfig},
+    update::{
+        harness::Driver,
+        os_trials::{Host, options, with_arguments},
+        reboots::reboots,
+    },
+};
+
+const KEPT: &str = "etc/default/grub.d/zz-machinist.cfg";
+
+/// A config that changes arguments and a file.
+pub(super) fn arguments_and_file() -> Written {
+    with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644)
+}
+
+/// A machine that runs on a trial.
+async fn host_in_trial() -> Host {
+    let mut host = Host::new();
+    host.until_reboot(&arguments_and_file()).await;
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    host
+}
+
+/// Checks that the update is rolled back with one more reboot, and that no later boot has its arguments.
+async fn is_rolled_back(mut host: Host, agent: Driver, expected: Reason) {
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    host.script.failed(&[]);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let mut agent = host.agent(&arguments_and_file());
+    let report = agent.until_failed().await;
+    assert_eq!(report.failure.as_ref().unwrap().code, expected);
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    agent.stop().await;
+    assert_eq!(host.sandbox.read("/etc/app"), None);
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+    // Also if the distribution writes the menu again.
+    mkconfig(&host.sandbox.path("/"), "/boot/grub/grub.cfg");
+    host.boot();
+    assert_eq!(
+        (host.grub.running(), reboots(&host.script)),
+        (BEFORE.to_owned(), 2)
+    );
+}
+
+/// Whether the boot loader has the arguments of the config, and the trial is gone.
+fn is_in_force(directory: &Path) -> bool {
+    let read = |path: &str| fs::read_to_string(directory.join(path)).unwrap_or_default();
+    read("boot/grub/grub.cfg").contains("nosmt") && read("boot/grub/custom.cfg") == CUSTOM
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_were_kept_before_a_crash_are_taken_back_by_an_unhealthy_boot() {
+    let mut host = host_in_trial().await;
+    let directory = host.sandbox.path("/");
+    // The process dies before the journal says `Verified`.
+    let hook = move |_: &_| is_in_force(&directory).then(|| io::ErrorKind::Other.into());
+    let root = host.sandbox.root().with_fault(Arc::new(hook));
+    let how = (arguments_and_file().desired(), options(RebootPolicy::Auto));
+    let agent = Driver::on_os(&root, &host.script, host.grub.agent(), how);
+    let directory = host.sandbox.path("/");
+    let kept = async {
+        while !is_in_force(&directory) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let kept = tokio::time::timeout(Duration::from_secs(3600), kept).await;
+    kept.unwrap();
+    agent.stop().await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    assert!(
+        trial.keeps && trial.state == OsTrialState::Booted,
+        "{trial:?}"
+    );
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+    host.script.failed(&["app.service"]);
+    let agent = host.agent(&arguments_and_file());
+    is_rolled_back(host, agent, Reason::HealthRegressed).await;
+}
+
+/// Another program restores the former settings right after the last operation of `keep`.
+#[tokio::test(start_paused = true)]
+async fn arguments_that_are_not_in_force_after_they_were_kept_fail_the_update() {
+    let host = host_in_trial().await;
+    let directory = host.sandbox.path("/");
+    let former = host.grub.read(KEPT);
+    let hook = {
+        let directory = directory.clone();
+        move |op: &machinist_rootfs::FsOp| {
+            let is_last = op.path.as_str() == "/boot/grub/custom.cfg.machinist"
+                && op.act == FsOpKind::Unlink
+                && is_in_force(&directory);
+            if is_last {
+                fs::write(directory.join(KEPT), &former).unwrap();
+                mkconfig(&directory, "/boot/grub/grub.cfg");
+            }
+            None
+        }
+    };
+    let provider = host
+        .grub
+        .agent_on(Root::open(&directory).unwrap().with_fault(Arc::new(hook)));
+    let how = (arguments_and_file().desired(), options(RebootPolicy::Auto));
+    let agent = Driver::on_os(&host.sandbox.root(), &host.script, provider, how);
+    is_rolled_back(host, agent, Reason::OSStepFailed).await;
+}
