@@ -23,4 +23,4 @@ mod power_cuts;
 pub(crate) mod rpm_ostree_daemon;
 mod rpm_ostree_host;
 mod systemd_boot_host;
-mod systemd_boot_machine;
+pub(crate) mod systemd_boot_machine;

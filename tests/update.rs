@@ -23,6 +23,7 @@ mod os_image_paths;
 mod os_images;
 mod os_packages;
 mod os_trial_attempts;
+mod os_trial_changes;
 mod os_trial_soft_reboots;
 mod os_trial_undo;
 mod os_trials;

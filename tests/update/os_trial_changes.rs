@@ -1,0 +1,155 @@
+//! What changes around a trial on a machine with packages: the desired config, and the kernels.
+
+use std::fs;
+
+use machinist_base::reason::Reason;
+use machinist_testkit::{sandbox::Written, scripted_services::Script};
+use machinist_update::{
+    journal::Outcome,
+    phase::Phase,
+    reconciler::{RebootPolicy, UpdateReport},
+};
+
+use crate::{
+    os::{
+        grub_machine::{BEFORE, CUSTOM},
+        systemd_boot_machine::SystemdBootMachine,
+    },
+    update::{
+        boots::KUBELET,
+        harness::{Driver, boot, machine},
+        os_trials::{Host, options, with_arguments},
+        reboots::reboots,
+    },
+};
+
+/// No boot returns to the first config, which was not kept.
+#[tokio::test(start_paused = true)]
+async fn a_config_that_arrives_during_a_grub_trial_is_tried_instead_of_its_arguments() {
+    let one = with_arguments("one", &["nosmt"]);
+    let two = with_arguments("two", &["a=1"]).file("/etc/app", "2\n", 0o644);
+    for panics in [false, true] {
+        let mut host = Host::new();
+        host.until_reboot(&one).await;
+        host.boot();
+        assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+        host.script.unit_is(KUBELET, "activating");
+        let mut agent = host.agent(&one);
+        let verifying = |report: &UpdateReport| report.phase == Phase::Verifying;
+        agent.until("verifying", verifying).await;
+        agent.wants(&two);
+        host.script.unit_is(KUBELET, "active");
+        host.script.until_asked_times("reboot Logind", 2).await;
+        agent.stop().await;
+        if panics {
+            host.grub.panics(&host.next_entry().unwrap());
+        }
+        host.boot();
+        if panics {
+            assert_eq!(host.grub.running(), BEFORE);
+            // The previous kernel has booted with the file of the second config.
+            host.until_reboot(&two).await;
+            host.boot();
+            let mut agent = host.agent(&two);
+            let report = agent.until_failed().await;
+            assert_eq!(report.failure.as_ref().unwrap().code, Reason::OSBootFailed);
+            agent.stop().await;
+            assert_eq!(
+                (host.sandbox.read("/etc/app"), host.next_entry()),
+                (None, None)
+            );
+        } else {
+            let mut agent = host.agent(&two);
+            agent.until_on(&two).await;
+            agent.stop().await;
+        }
+        assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+        host.boot();
+        let expected = match panics {
+            true => BEFORE.to_owned(),
+            false => format!("{BEFORE} a=1"),
+        };
+        assert_eq!(host.grub.running(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_arrives_during_a_systemd_boot_trial_is_tried_instead_of_its_arguments() {
+    let two = with_arguments("two", &["a=1"]);
+    for panics in [false, true] {
+        let (sandbox, script) = (machine(), Script::new());
+        let host = SystemdBootMachine::new(&sandbox.path("/"));
+        let agent = |wanted: &Written| {
+            let how = (wanted.desired(), options(RebootPolicy::Auto));
+            Driver::on_os(&sandbox.root(), &script, host.agent(), how)
+        };
+        let first = agent(&with_arguments("one", &["nosmt"]));
+        script.until_asked_times("reboot Logind", 1).await;
+        first.stop().await;
+        host.boot();
+        boot(&sandbox, "boot-2");
+        assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+        script.unit_is(KUBELET, "activating");
+        let mut first = agent(&with_arguments("one", &["nosmt"]));
+        let verifying = |report: &UpdateReport| report.phase == Phase::Verifying;
+        first.until("verifying", verifying).await;
+        first.wants(&two);
+        script.unit_is(KUBELET, "active");
+        script.until_asked_times("reboot Logind", 2).await;
+        first.stop().await;
+        let trial = sandbox.journal().os_trial.unwrap();
+        if panics {
+            host.panics(&trial.deployment);
+        }
+        host.boot();
+        boot(&sandbox, "boot-3");
+        let mut second = agent(&two);
+        let expected = match panics {
+            true => {
+                second.until_failed().await;
+                BEFORE.to_owned()
+            }
+            false => {
+                second.until_on(&two).await;
+                format!("{BEFORE} a=1")
+            }
+        };
+        second.stop().await;
+        host.boot();
+        assert_eq!(host.running(), expected);
+    }
+}
+
+/// An upgrade of the distribution while an operator is asked for the reboot.
+#[tokio::test]
+async fn a_trial_whose_kernel_was_replaced_is_staged_again_with_the_new_kernel() {
+    let one = with_arguments("one", &["nosmt"]);
+    let mut host = Host::new();
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    host.grub.install_kernel();
+    for file in ["boot/vmlinuz-6.1", "boot/initrd.img-6.1"] {
+        fs::remove_file(host.grub.path(file)).unwrap();
+    }
+    agent.confirm();
+    host.script.wait_for_requests("reboot Logind").await;
+    agent.stop().await;
+    assert!(host.next_entry().is_some());
+    host.boot();
+    let running = host.grub.read("proc/cmdline");
+    assert!(
+        running.starts_with("BOOT_IMAGE=/boot/vmlinuz-6.2 "),
+        "{running}"
+    );
+    let after = format!("{BEFORE} nosmt");
+    assert_eq!(host.grub.running(), after);
+    let mut agent = host.agent(&one);
+    let report = agent.until_on(&one).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Done);
+    agent.stop().await;
+    host.boot();
+    assert_eq!((host.grub.running(), reboots(&host.script)), (after, 1));
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+}
