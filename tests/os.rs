@@ -10,6 +10,7 @@ mod contract;
 mod fake_host;
 mod fedora_host;
 mod fedora_machine;
+mod full_disk;
 mod grub_host;
 pub(crate) mod grub_machine;
 mod kinds;
