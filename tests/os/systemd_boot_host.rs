@@ -226,6 +226,33 @@ async fn a_loader_that_would_not_enter_the_kept_entry_is_refused() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
 
+/// `bootctl set-default` of an administrator is stronger than loader.conf and the order of the entries.
+#[tokio::test]
+async fn an_efi_variable_that_selects_another_entry_than_the_kept_one_is_refused() {
+    let host = SystemdBootHost::new();
+    host.set("LoaderEntryDefault", "machinist-1.conf");
+    let text = host.refusal("nosmt").await;
+    assert!(
+        text.contains("would enter machinist-1.conf instead of machinist-2.conf"),
+        "{text}"
+    );
+    host.reboot();
+    assert_eq!(host.running(), BEFORE);
+    // It is set after the trial was unlocked.
+    let host = SystemdBootHost::new();
+    let id = stages(&host, "nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    host.set("LoaderEntryDefault", "1234-6.1.conf");
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    let text = chain(&host.agent().keep(&id).await.unwrap_err());
+    assert!(text.contains("would enter 1234-6.1.conf"), "{text}");
+    host.agent().discard().await.unwrap();
+    host.reboot();
+    let of_host = BEFORE.replace(" audit=0 quiet", "");
+    assert_eq!(host.running(), of_host);
+}
+
 /// kernel-install writes to the root file system where it finds no partition for entries.
 #[tokio::test]
 async fn entries_that_the_loader_does_not_read_are_ignored() {
