@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use machinist_base::reason::Reason;
 use machinist_plan::ImageRef;
 use machinist_testkit::sandbox::{Written, config};
+use machinist_update::reconciler::UpdateReport;
 
 use crate::{
     os::{ostree_files::Layout, ostree_machine::BEFORE, rpm_ostree_daemon::Packages},
@@ -123,4 +124,27 @@ async fn packages_and_arguments_of_another_daemon_are_removed_by_a_later_config(
     host.apply(&with_extensions("three", &[])).await;
     assert_eq!(packages(&host), BTreeSet::new());
     assert_eq!(host.ostree.running(), BEFORE);
+}
+
+/// Only aarch64 has such kernels, and elsewhere the plan says so before the node is drained.
+#[cfg_attr(target_arch = "aarch64", ignore = "it has such kernels")]
+#[tokio::test(start_paused = true)]
+async fn large_pages_are_refused_on_other_processors_than_aarch64() {
+    let host = host();
+    let mut update = with_extensions("one", &[]);
+    update.0.kernel_type = Some("64k-pages".to_owned());
+    let mut agent = host.agent(&update);
+    let refused = |report: &UpdateReport| report.failure.is_some();
+    let report = agent.until("a refusal", refused).await;
+    let refusals = &report.failure.as_ref().unwrap().refusals;
+    agent.stop().await;
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert_eq!(refusals[0].field.as_deref(), Some("kernelType"));
+    let message = &refusals[0].message;
+    assert_eq!(&**message, "kernelType 64k-pages needs aarch64");
+    assert!(!host.sandbox.path("/etc/example.conf").exists());
+    assert_eq!(
+        (packages(&host), reboots(&host.script)),
+        (BTreeSet::new(), 0)
+    );
 }
