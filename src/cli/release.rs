@@ -92,12 +92,7 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
     let said = told
         .as_ref()
         .and_then(|told| served_config(told, &base.name));
-    let rules = machinist_agent::rules(&context.settings);
-    let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
-    short()?
-        .block_on(machinist_agent::discard_deployment(&context.root))
-        .context("cannot remove a staged deployment from the boot loader")?;
-    let handed = handover::hand_over(&store, &rules, said)?;
+    let (store, handed) = hand_over(&context, said)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
     let left = forget(&context, &store, handed)?;
     let answer = ReleaseOutput {
@@ -121,6 +116,20 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         )
     })?;
     Ok(Exit::Done)
+}
+
+/// Removes a staged deployment, and writes the state of the other daemon.
+fn hand_over(
+    context: &ConfigContext,
+    said: Option<Vec<u8>>,
+) -> anyhow::Result<(StateStore, ReleasedFiles)> {
+    let rules = machinist_agent::rules(&context.settings);
+    let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
+    short()?
+        .block_on(machinist_agent::discard_deployment(&context.root))
+        .context("cannot remove a staged deployment from the boot loader")?;
+    let handed = handover::hand_over(&store, &rules, said)?;
+    Ok((store, handed))
 }
 
 /// Ends machinist's ownership; returns the originals that stay.
