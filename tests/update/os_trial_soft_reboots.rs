@@ -15,7 +15,7 @@ use crate::{
     update::{
         boots::KUBELET,
         harness::Driver,
-        os_trial_undo::arguments_and_file,
+        os_trial_keep::arguments_and_file,
         os_trials::{Host, options},
     },
 };

@@ -1,4 +1,4 @@
-//! A trial that was kept, and is taken back because its update ends otherwise.
+//! The keep of a trial: repeated, or taken back because its update ends otherwise.
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
@@ -7,6 +7,7 @@ use machinist_rootfs::{FsOpKind, Root};
 use machinist_testkit::sandbox::Written;
 use machinist_update::{
     journal::{OsTrialState, Outcome},
+    os::ProviderStep,
     reconciler::RebootPolicy,
 };
 
@@ -119,4 +120,20 @@ async fn arguments_that_are_not_in_force_after_they_were_kept_fail_the_update() 
     let how = (arguments_and_file().desired(), options(RebootPolicy::Auto));
     let agent = Driver::on_os(&host.sandbox.root(), &host.script, provider, how);
     is_rolled_back(host, agent, Reason::OSStepFailed).await;
+}
+
+/// Such as while the distribution's update-grub writes grub.cfg.
+#[tokio::test(start_paused = true)]
+async fn a_keep_that_fails_once_is_repeated() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.grub.fails_next(ProviderStep::Keep);
+    let mut agent = host.agent(&one);
+    let report = agent.until_on(&one).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Done);
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
 }
