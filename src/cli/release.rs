@@ -89,10 +89,10 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
         warn("nothing was changed");
         return Ok(Exit::Failed);
     }
-    let said = told
+    let served = told
         .as_ref()
         .and_then(|told| served_config(told, &base.name));
-    let (store, handed) = hand_over(&context, said)?;
+    let (store, handed) = hand_over(&context, served)?;
     let node = told.map(|told| tell(&told, &base.name)).transpose()?;
     let left = forget(&context, &store, handed)?;
     let answer = ReleaseOutput {
@@ -121,14 +121,14 @@ pub(super) fn run(global: &Global, args: &ReleaseArgs) -> anyhow::Result<Exit> {
 /// Removes a staged deployment, and writes the state of the other daemon.
 fn hand_over(
     context: &ConfigContext,
-    said: Option<Vec<u8>>,
+    served: Option<Vec<u8>>,
 ) -> anyhow::Result<(StateStore, ReleasedFiles)> {
     let rules = machinist_agent::rules(&context.settings);
     let store = explain_lock_error(StateStore::open(&context.root).map_err(HandoverError::from))?;
     short()?
         .block_on(machinist_agent::discard_deployment(&context.root))
         .context("cannot remove a staged deployment from the boot loader")?;
-    let handed = handover::hand_over(&store, &rules, said)?;
+    let handed = handover::hand_over(&store, &rules, served)?;
     Ok((store, handed))
 }
 

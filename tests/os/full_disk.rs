@@ -23,7 +23,7 @@ use super::{
 enum Full {
     /// For one operation.
     Once,
-    /// Until somebody frees space.
+    /// Until space is freed.
     Longer,
 }
 

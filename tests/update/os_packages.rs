@@ -126,7 +126,7 @@ async fn packages_and_arguments_of_another_daemon_are_removed_by_a_later_config(
     assert_eq!(host.ostree.running(), BEFORE);
 }
 
-/// Only aarch64 has such kernels, and elsewhere the plan says so before the node is drained.
+/// Only aarch64 has such kernels, and elsewhere the plan refuses them before the node is drained.
 #[cfg_attr(target_arch = "aarch64", ignore = "it has such kernels")]
 #[tokio::test(start_paused = true)]
 async fn large_pages_are_refused_on_other_processors_than_aarch64() {

@@ -1,4 +1,4 @@
-//! The keep of a trial: repeated, or taken back because its update ends otherwise.
+//! The keep of a trial: repeated, or undone because its update is rolled back.
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
@@ -69,7 +69,7 @@ fn is_in_force(directory: &Path) -> bool {
 async fn arguments_that_were_kept_before_a_crash_are_taken_back_by_an_unhealthy_boot() {
     let mut host = host_in_trial().await;
     let directory = host.sandbox.path("/");
-    // The process dies before the journal says `Verified`.
+    // The process dies before `Verified` is in the journal.
     let hook = move |_: &_| is_in_force(&directory).then(|| io::ErrorKind::Other.into());
     let root = host.sandbox.root().with_fault(Arc::new(hook));
     let how = (arguments_and_file().desired(), options(RebootPolicy::Auto));
