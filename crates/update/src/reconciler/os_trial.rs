@@ -6,6 +6,8 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial_error::OsTrialError};
 use crate::{
     journal::{Direction, OsTrial, OsTrialState},
@@ -114,11 +116,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let deployments = self.run_responsive(provider.observe()).await?;
         let wanted = DesiredDeployment::from(update.clone());
         let limit = self.options.current().os_step_timeout;
+        let begin = Instant::now();
         let staged = self.run_responsive(provider.stage(&wanted, limit));
         let booted = open.filter(is_booted);
         Ok(match staged.await? {
             Some(id) => {
-                tracing::info!("staged the deployment {id}");
+                let took = begin.elapsed().as_secs_f64();
+                tracing::info!("staged the deployment {id} in {took:.1} s");
                 let previous = deployments.next.as_str();
                 Some(OsTrial::new(id.as_str(), previous, update))
             }
@@ -431,7 +435,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
         let provider = self.provider()?;
         let id = DeploymentId::new(&trial.deployment);
+        let begin = Instant::now();
         self.run_responsive(provider.keep(&id)).await?;
+        let took = begin.elapsed().as_secs_f64();
         let next = self.run_responsive(provider.observe()).await?.next;
         if next != id {
             return Err(StepFailure {
@@ -440,7 +446,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 retryable: false,
             });
         }
-        tracing::info!("the boot loader selects the deployment {id} from now on");
+        tracing::info!(
+            "kept the deployment {id} in {took:.1} s: the boot loader selects it from now on"
+        );
         Ok(())
     }
 
