@@ -64,9 +64,9 @@ pub(super) fn is_too_long(trial: &KernelCommandLine) -> bool {
     trial.is_too_long_with(LOADER_BYTES)
 }
 
-/// Like [`with_trial`], for libostree, whose versions differ in whether they keep several equal arguments: those of a
-/// trial that the deployment has itself are not added again, and the mark lists the others. An error is such an
-/// argument that a later one of the deployment overrides.
+/// Like [`with_trial`], for libostree, whose versions differ in whether they keep several equal arguments: an argument
+/// of a trial that the deployment has itself is not added again, and the mark lists it. Fails with such an argument if a
+/// later one of the deployment overrides it.
 pub(super) fn with_trial_once(
     arguments: &KernelCommandLine,
     id: &str,

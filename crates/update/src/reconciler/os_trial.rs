@@ -18,11 +18,11 @@ use crate::{
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot.
-const MAX_OBSERVATIONS: u32 = 5;
+/// Number of attempts to list the deployments after a boot, and to keep one.
+const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
-const OBSERVATION_RETRY_DELAY: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
@@ -270,12 +270,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     async fn observe_after_boot(&self) -> Result<Deployments, StepFailure> {
         let provider = self.provider()?;
-        for _ in 1..MAX_OBSERVATIONS {
+        for _ in 1..MAX_ATTEMPTS {
             match self.run_responsive(provider.observe()).await {
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-                    self.run_responsive(tokio::time::sleep(OBSERVATION_RETRY_DELAY))
-                        .await;
+                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
                 }
                 observed => return Ok(observed?),
             }
@@ -411,25 +410,21 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         trial.keeps = true;
         let trial = trial.clone();
         self.save().await?;
-        for _ in 1..MAX_OBSERVATIONS {
+        let mut attempt = 1;
+        let failure = loop {
             match self.try_keep(&trial).await {
+                Ok(()) => return Ok(None),
                 // Such as while the distribution's update-grub writes grub.cfg.
-                Err(failure) if failure.retryable => {
-                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
-                    self.run_responsive(tokio::time::sleep(OBSERVATION_RETRY_DELAY))
-                        .await;
+                Err(failure) if failure.retryable && attempt < MAX_ATTEMPTS => {
+                    tracing::warn!(reason = %failure.reason, attempt, "{}", chain(&*failure.error));
+                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
+                    attempt += 1;
                 }
-                kept => return Ok(self.judge_keep(kept)),
+                Err(failure) => break failure,
             }
-        }
-        let kept = self.try_keep(&trial).await;
-        Ok(self.judge_keep(kept))
-    }
-
-    fn judge_keep(&mut self, kept: Result<(), StepFailure>) -> Option<PhaseEvent> {
-        let failure = kept.err()?;
+        };
         self.record_failure(&*failure.error, failure.reason, false);
-        Some(PhaseEvent::StepFailed)
+        Ok(Some(PhaseEvent::StepFailed))
     }
 
     async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
