@@ -221,6 +221,42 @@ fn only_kernel_arguments_of_machinist_are_removed_and_their_order_is_that_of_the
     }
 }
 
+/// A boot loader returns to the previous deployment only if it runs again.
+#[test]
+fn a_deployment_that_is_tried_warns_of_boots_that_hang() {
+    let tree = Tree::new();
+    tree.write("/proc/cmdline", "quiet");
+    let nothing = MachineConfig::default();
+    let with = |argument: &str| MachineConfig {
+        kernel_arguments: vec![argument.to_owned()],
+        ..MachineConfig::default()
+    };
+    let file = config(
+        r#"{"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/a", "contents": {"source": "data:,b"}}]}}"#,
+    );
+    let capabilities = Capabilities {
+        os: OsCapabilities {
+            kernel_arguments: true,
+            ..OsCapabilities::default()
+        },
+        ..LIVE
+    };
+    let hang = "a boot of the new deployment that hangs is not rolled back, unless a hardware watchdog restarts the \
+                machine";
+    for (to, is_empty, warnings) in [
+        (with("nosmt"), false, vec![hang]),
+        (with("quiet"), true, vec![]),
+        (file, false, vec![]),
+    ] {
+        let observed = tree.observed(&nothing, &to, CallerFacts::default());
+        let policies = Policies::default();
+        let plan = machinist_plan::between(&nothing, &to, &observed, &policies, capabilities);
+        let plan = plan.unwrap();
+        assert_eq!(plan.is_empty(), is_empty);
+        assert_eq!(plan.warnings, warnings);
+    }
+}
+
 const PACKAGES: OsCapabilities = OsCapabilities {
     image: true,
     kernel_type: true,
