@@ -112,6 +112,23 @@ fn metrics_match_the_status() {
     assert!(!text.contains("machinist_failure{"), "{text}");
 }
 
+/// The alert is for every code, and shows it.
+#[test]
+fn an_unreachable_image_fires_the_alert_of_failed_updates() {
+    let (metrics, sender) = page();
+    sender.send_modify(|status| {
+        let failure = Arc::make_mut(status).failure.as_mut();
+        failure.unwrap().code = Reason::ImageUnreachable;
+    });
+    let text = metrics.text().unwrap();
+    let line = "machinist_failure{reason=\"ImageUnreachable\"} 1";
+    assert!(text.lines().any(|one| one == line), "{text}");
+    let rules = include_str!("../../../../packaging/monitoring/alerts.yaml");
+    let (_, alert) = rules.split_once("alert: MachinistUpdateFailed\n").unwrap();
+    let query = alert.lines().find(|line| line.contains("expr:")).unwrap();
+    assert_eq!(query.trim(), "expr: machinist_failure == 1");
+}
+
 #[test]
 fn hostile_names_and_texts_cannot_control_a_page_of_metrics() {
     const HOSTILE: &str =
