@@ -227,6 +227,52 @@ fn invalid_input_is_rejected_by_file_line_and_field_and_the_config_kept() {
     assert_eq!(differences(&before, &machine.tree(TREES, &busy)), [""; 0]);
 }
 
+/// A container has no boot loader, so that no deployment with other arguments could be tried.
+#[test]
+fn kernel_arguments_are_refused_where_there_is_no_boot_loader() {
+    let machine = Machine::build("arguments")
+        .machinist()
+        .config(example("10"))
+        .boot();
+    machine.start_agent();
+    let good = machine.wait_updated("", wait::seconds(30));
+    let boot = machine.boot_id();
+    let busy = [SOURCE, &["/var/lib/machinist"]].concat();
+    let before = machine.tree(TREES, &busy);
+    let config = json!({
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {"name": "90-arguments"},
+        "spec": {"kernelArguments": ["nosmt"]},
+    });
+    machine.give_config("90-arguments.yaml", &config.to_string());
+    let status = machine.wait_status("the refusal", wait::seconds(10), |status| {
+        status["failure"]["code"] == "NoProviderForKernelArguments"
+    });
+    let message = status["failure"]["message"].as_str().unwrap();
+    println!("lab: refused: {message}");
+    let why = "cannot change kernel arguments on a package-based host: systemd-boot has not started the kernel, and \
+               there is neither /boot/grub/grub.cfg nor a /boot/grub2/grub.cfg with blscfg";
+    for part in ["kernel argument nosmt", why] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(status["failure"]["retryable"], false, "{status:#}");
+    let config = &status["config"];
+    assert_eq!(config["digest"], good["config"]["digest"], "{config:#}");
+    assert_ne!(config["desiredDigest"], config["digest"], "{config:#}");
+    assert_eq!(differences(&before, &machine.tree(TREES, &busy)), [""; 0]);
+
+    machine.take_config("90-arguments.yaml");
+    machine.wait_status("the refusal to end", wait::seconds(10), |status| {
+        let config = &status["config"];
+        status["failure"].is_null()
+            && status["phase"] == "Idle"
+            && config["desiredDigest"] == good["config"]["digest"]
+    });
+    assert_eq!(differences(&before, &machine.tree(TREES, &busy)), [""; 0]);
+    assert_eq!(machine.boot_id(), boot);
+}
+
 #[test]
 fn the_service_stops_within_a_second_excludes_a_second_agent_and_idles() {
     let machine = Machine::build("service")
