@@ -3,9 +3,11 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
-    reason = "a test may panic, and makes the trees that it looks at"
+    clippy::print_stderr,
+    reason = "a test may panic and say why, and makes the trees that it looks at"
 )]
 
+mod argument_lists;
 mod contract;
 mod fake_host;
 mod fedora_host;

@@ -26,7 +26,7 @@ mod registries;
 mod restored_links;
 mod rules;
 mod soft_reboot;
-mod support;
+pub(crate) mod support;
 mod unit_entries;
 mod unit_faults;
 mod unit_names;

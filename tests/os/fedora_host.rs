@@ -13,13 +13,13 @@ use super::{
     power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
 };
 
-struct FedoraHost {
+pub(super) struct FedoraHost {
     machine: FedoraMachine,
     directory: tempfile::TempDir,
 }
 
 impl FedoraHost {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
             machine: FedoraMachine::new(directory.path()),

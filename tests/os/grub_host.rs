@@ -19,11 +19,11 @@ pub(crate) struct GrubHost {
 }
 
 impl GrubHost {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_initrd(Initrd::Always)
     }
 
-    fn with_initrd(initrd: Initrd) -> Self {
+    pub(super) fn with_initrd(initrd: Initrd) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
             machine: GrubMachine::new(directory.path(), initrd),

@@ -19,7 +19,7 @@ pub(crate) struct SystemdBootHost {
 }
 
 impl SystemdBootHost {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
             machine: SystemdBootMachine::new(directory.path()),

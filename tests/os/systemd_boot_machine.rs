@@ -24,7 +24,7 @@ use machinist_update::os::{
 pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
 
 /// The entry that kernel-install wrote.
-const HOST_ARGUMENTS: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0";
+pub(crate) const HOST_ARGUMENTS: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0";
 
 const BOOTCTL: &str = "/usr/bin/bootctl";
 const VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
