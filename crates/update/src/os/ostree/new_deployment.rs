@@ -17,7 +17,7 @@ use crate::os::{
     trial_arguments::{id_with_commit, is_too_long, with_trial_once, without_trial},
 };
 use machinist_boot_loader::grub::script_word_list;
-use machinist_ignition::KernelCommandLine;
+use machinist_ignition::{KernelArgument, KernelCommandLine};
 use machinist_plan::{HostKind, ImageRef};
 use machinist_rootfs::Root;
 
@@ -81,8 +81,7 @@ fn carried_arguments(
         ..change.clone()
     };
     let mut all = host.apply_to(booted);
-    // It would be moved, and later be removed with those of machinist.
-    if let Some(equal) = change.append.iter().find(|one| all.contains(one)) {
+    if let Some(equal) = repeated(&all, &change.append) {
         return Err(OstreeError::Repeated(equal.as_str().to_owned()));
     }
     let append: Vec<_> = change.append.iter().collect();
@@ -90,6 +89,25 @@ fn carried_arguments(
     let last = last.filter(|(at, one)| !append[at + 1..].contains(one));
     all.append(&last.map(|(_, one)| (*one).clone()).collect());
     Ok(all)
+}
+
+/// An argument that libostree would move, so that it would later be removed with those of machinist, or for which it would
+/// drop another one: libostree compares texts, also of an argument of the kernel with one of init.
+fn repeated<'a>(
+    present: &KernelCommandLine,
+    append: &'a KernelCommandLine,
+) -> Option<&'a KernelArgument> {
+    let is_like = |one: &KernelArgument, other: &KernelArgument| {
+        one == other || one.as_str() == other.as_str()
+    };
+    let mut all = append.iter();
+    all.find(|one| {
+        let for_other = append
+            .iter()
+            .filter(|other| other.is_for_init() != one.is_for_init());
+        let mut others = present.iter().chain(for_other);
+        (one.is_for_init() && one.as_str() == "--") || others.any(|other| is_like(one, other))
+    })
 }
 
 /// The arguments as words of a GRUB script, because libostree writes them into the menu as they are.
