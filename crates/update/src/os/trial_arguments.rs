@@ -11,8 +11,13 @@ const TRIAL_MARK: &str = "machinist.trial";
 
 /// Makes a boot that fails restart the machine, so that the boot loader enters the previous deployment: a kernel that
 /// panics, initramfs-tools without a root file system (both by `panic`), dracut, and a systemd that cannot go on, such as
-/// one in the initial RAM disk that finds no usable init (systemd(1): it would freeze).
-const RESTART_ARGUMENTS: &str = "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1";
+/// one in the initial RAM disk that finds no usable init (systemd(1): it would freeze). dracut with systemd waits for the
+/// root device for ever without `rd.timeout` (dracut.cmdline(7)), which must be longer than `rd.retry`, 180 s.
+const RESTART_ARGUMENTS: &str =
+    "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1 rd.timeout=300";
+
+/// The one that a host sets itself, if its devices are slow.
+const DEVICE_TIMEOUT: &str = "rd.timeout";
 
 /// Length of what a boot loader adds at most: `BOOT_IMAGE=` and libostree's `ostree=` contain a digest each.
 const LOADER_BYTES: usize = 256;
@@ -52,10 +57,29 @@ pub(super) fn is_trial_id(text: &str) -> bool {
 
 /// The arguments of a trial: those of its deployment, and those of the trial itself.
 pub(super) fn with_trial(arguments: &KernelCommandLine, id: &str) -> KernelCommandLine {
+    assembled(arguments, id, |one| has_own_timeout(arguments, one))
+}
+
+fn has_own_timeout(arguments: &KernelCommandLine, one: &KernelArgument) -> bool {
+    one.name() == DEVICE_TIMEOUT && arguments.iter().any(|own| own.name() == DEVICE_TIMEOUT)
+}
+
+/// The arguments, those of a trial except the omitted ones, and the mark, which lists these.
+fn assembled(
+    arguments: &KernelCommandLine,
+    id: &str,
+    is_omitted: impl Fn(&KernelArgument) -> bool,
+) -> KernelCommandLine {
     let mut all = arguments.clone();
-    all.append(&KernelCommandLine::parse(&format!(
-        "{RESTART_ARGUMENTS} {TRIAL_MARK}={id}"
-    )));
+    let mut mark = format!("{TRIAL_MARK}={id}");
+    let restart = KernelCommandLine::parse(RESTART_ARGUMENTS);
+    for (at, one) in restart.iter().enumerate() {
+        match is_omitted(one) {
+            true => mark.push_str(&format!("{OMITTED}{at}")),
+            false => all.append(&std::iter::once(one.clone()).collect()),
+        }
+    }
+    all.append(&KernelCommandLine::parse(&mark));
     all
 }
 
@@ -65,28 +89,26 @@ pub(super) fn is_too_long(trial: &KernelCommandLine) -> bool {
 }
 
 /// Like [`with_trial`], for libostree, whose versions differ in whether they keep several equal arguments: an argument
-/// of a trial that the deployment has itself is not added again, and the mark lists it. Fails with such an argument if a
-/// later one of the deployment overrides it.
+/// of a trial that the deployment has itself is not added again. Fails with such an argument if a later one of the
+/// deployment overrides it.
 pub(super) fn with_trial_once(
     arguments: &KernelCommandLine,
     id: &str,
 ) -> Result<KernelCommandLine, KernelArgument> {
     let restart = KernelCommandLine::parse(RESTART_ARGUMENTS);
-    let (mut added, mut mark) = (KernelCommandLine::default(), format!("{TRIAL_MARK}={id}"));
-    for (at, one) in restart.iter().enumerate() {
+    let mut added = restart
+        .iter()
+        .filter(|one| !has_own_timeout(arguments, one));
+    let is_overridden = |one: &&KernelArgument| {
         let last = arguments.iter().rfind(|own| own.name() == one.name());
-        if !arguments.contains(one) {
-            added.append(&std::iter::once(one.clone()).collect());
-        } else if last == Some(one) {
-            mark.push_str(&format!("{OMITTED}{at}"));
-        } else {
-            return Err(one.clone());
-        }
+        arguments.contains(one) && last != Some(*one)
+    };
+    match added.find(is_overridden) {
+        Some(one) => Err(one.clone()),
+        None => Ok(assembled(arguments, id, |one| {
+            arguments.contains(one) || has_own_timeout(arguments, one)
+        })),
     }
-    let mut all = arguments.clone();
-    all.append(&added);
-    all.append(&KernelCommandLine::parse(&mark));
-    Ok(all)
 }
 
 /// The identifier of a deployment of OSTree: its commit and its arguments.
@@ -132,12 +154,16 @@ mod tests {
             "rd.shell=0 quiet systemd.crash_reboot=1",
             "panic=5 quiet",
             "panic=0 panic=10",
+            "rd.timeout=900 quiet",
         ] {
             let own = KernelCommandLine::parse(text);
             let all = with_trial_once(&own, &id_with_commit("c", &own)).unwrap();
             let repeated = all.iter().filter(|one| one.as_str() == "panic=10");
             assert_eq!(repeated.count(), 1, "{all}");
-            assert_eq!(without_trial(&all), (own, true), "{all}");
+            let timeouts = all.iter().filter(|one| one.name() == DEVICE_TIMEOUT);
+            assert_eq!(timeouts.count(), 1, "{all}");
+            assert_eq!(without_trial(&all), (own.clone(), true), "{all}");
+            assert_eq!(without_trial(&with_trial(&own, "machinist-0")), (own, true));
             assert!(is_trial_of("c", &all), "{all}");
             assert!(!is_trial_of("d", &all), "{all}");
         }
