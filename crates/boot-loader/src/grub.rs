@@ -16,7 +16,9 @@ mod test_command;
 mod words;
 
 pub use self::{
-    arguments::{ArgumentFault, default_file, kernel_command_line, script_word_list, script_words},
+    arguments::{
+        ArgumentFault, as_loaded, default_file, kernel_command_line, script_word_list, script_words,
+    },
     boot::{BootError, GrubFiles, KernelBoot},
     environment_block::{BlockError, EnvironmentBlock},
     menu::MenuEntry,

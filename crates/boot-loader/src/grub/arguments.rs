@@ -73,6 +73,14 @@ fn in_order(arguments: &KernelCommandLine) -> Result<Vec<String>, (KernelArgumen
     Ok(words)
 }
 
+/// The arguments as the kernel shows them in a boot: with quotes only where GRUB writes them.
+pub fn as_loaded(
+    arguments: &KernelCommandLine,
+) -> Result<KernelCommandLine, (KernelArgument, ArgumentFault)> {
+    let words = in_order(arguments)?;
+    Ok(KernelCommandLine::parse(&loader_command_line(&words)))
+}
+
 /// Quotes a text that contains no `'` for a GRUB script, if it needs that.
 fn quote(content: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/+@%^~[]".contains(c);

@@ -49,7 +49,7 @@ pub enum BootError {
     #[error("{0} does not exist")]
     Missing(String),
     /// A file is no script.
-    #[error("{path}, {source}")]
+    #[error("GRUB cannot read {path}")]
     Script {
         /// The file.
         path: String,

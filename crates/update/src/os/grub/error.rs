@@ -20,6 +20,16 @@ pub(in crate::os) enum GrubError {
         argument: String,
         fault: ArgumentFault,
     },
+    #[error("kernel arguments {arguments}: GRUB would read them in a boot entry as commands")]
+    EntryCommands {
+        arguments: String,
+        source: BootError,
+    },
+    #[error(
+        "kernel argument {0}: it is for init, and GRUB_FORCE_PARTUUID appends panic=-1 after it, so that the kernel would not \
+         restart without its initial RAM disk"
+    )]
+    ForInit(String),
     #[error("the menu entry {0:?} has none or several commands linux")]
     UnusualEntry(String),
     #[error("the file {0} of the default menu entry does not exist")]

@@ -16,7 +16,7 @@ use crate::os::{
     kept_arguments::{KeptArguments, joined},
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_boot_loader::grub::{EnvironmentBlock, GrubFiles as _};
+use machinist_boot_loader::grub::{BootError, EnvironmentBlock, GrubFiles as _};
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
@@ -73,8 +73,17 @@ impl KeptEntry {
             None => files,
         };
         // With the present variable, no boot may enter it: the order of the menu differs between versions of GRUB.
-        let unsaved = boot(&files.clone().with_environment(&before)?)?;
-        let boot = boot(&files.with_environment(&environment)?)?;
+        let loaded = |files: &HostFiles<'_>| {
+            boot(files).map_err(|error| match error {
+                GrubError::Boot(source @ BootError::Script { .. }) => GrubError::EntryCommands {
+                    arguments: kept.current.to_string(),
+                    source,
+                },
+                error => error,
+            })
+        };
+        let unsaved = loaded(&files.clone().with_environment(&before)?)?;
+        let boot = loaded(&files.with_environment(&environment)?)?;
         if boot.entry != [id] || unsaved.entry != state.selected.entry {
             return Err(GrubError::NotSaved(boot.entry.join(">")));
         }

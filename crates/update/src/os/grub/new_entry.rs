@@ -13,7 +13,7 @@ use crate::os::{
     kept_arguments::joined,
     trial_arguments::{id_of, is_too_long, with_trial, without_trial},
 };
-use machinist_boot_loader::grub::SimulatedGrub;
+use machinist_boot_loader::grub::{SimulatedGrub, as_loaded};
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
@@ -31,6 +31,8 @@ pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<()
         if let (Some(_), MenuSource::BlsConfig) = (entry, state.menu) {
             let host = state.of_host()?;
             let own = own_arguments(state.menu, host, &desired(&state, wanted)?)?;
+            // The keep takes them from the running kernel.
+            let own = as_loaded(&own)?;
             KeptEntry::of(root, &state, &state.kept.followed_by(host.clone(), own))?;
         }
         Ok(())
@@ -57,6 +59,10 @@ impl NewEntry {
         let host = state.of_host()?;
         // A kept deployment has its arguments in this order.
         let arguments = joined(host, &own_arguments(state.menu, host, &arguments)?);
+        let for_init = arguments.iter().find(|one| one.is_for_init());
+        if let Some(one) = for_init.filter(|_| state.selected.tries_without_initrd) {
+            return Err(GrubError::ForInit(one.as_str().to_owned()));
+        }
         let kernel = state.selected.kernel.clone();
         let id = id_of(&arguments);
         if is_too_long(&with_trial(&arguments, &id)) {
