@@ -17,7 +17,8 @@ pub(super) enum OsTrialError {
     )]
     LoaderBypassed,
     #[error(
-        "the machine went down before the new deployment was finalized, so that no boot has tried it"
+        "no boot has tried the new deployment: its kernel or entry was removed, or the machine went down before libostree had \
+         finalized it"
     )]
     NotFinalized,
     #[error("another program selected another deployment while the new one was checked")]
