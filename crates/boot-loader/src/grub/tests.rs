@@ -198,18 +198,26 @@ fn a_boot_that_starts_no_kernel_says_why() {
         ),
         (
             "if true; then",
-            "/boot/grub/grub.cfg, line 1: fi was expected",
+            "GRUB cannot read /boot/grub/grub.cfg: line 1: fi was expected",
         ),
-        ("\n\nset a='b", "/boot/grub/grub.cfg, line 3: unclosed '"),
+        (
+            "\n\nset a='b",
+            "GRUB cannot read /boot/grub/grub.cfg: line 3: unclosed '",
+        ),
         ("blscfg non-default", "the command blscfg is not simulated"),
-        ("menuentry x {", "/boot/grub/grub.cfg, line 1: unclosed {"),
+        (
+            "menuentry x {",
+            "GRUB cannot read /boot/grub/grub.cfg: line 1: unclosed {",
+        ),
         ("while true; do true; done", "the scripts do not end"),
         ("function f { f; }; f", "the scripts do not end"),
         ("source $prefix/grub.cfg", "the scripts do not end"),
     ] {
         let files = Files::default().with("/boot/grub/grub.cfg", text);
         let error = SimulatedGrub::new(&files, "/boot/grub").boot().unwrap_err();
-        assert_eq!(error.to_string(), why, "{text}");
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        let found = [Some(error.to_string()), source].into_iter().flatten();
+        assert_eq!(found.collect::<Vec<_>>().join(": "), why, "{text}");
     }
     let error = SimulatedGrub::new(&Files::default(), "/boot/grub").boot();
     assert_eq!(
