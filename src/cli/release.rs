@@ -26,8 +26,8 @@ use machinist_update::{
 #[command(after_help = "\
 Returns a machine to OpenShift's machine-config-daemon: writes that daemon's state to the disk, sets the Node's \
 current config, uncordons it, and deletes machinist's own state, a staged boot entry, downloaded OS images that are \
-not booted, and the protection of pinned images. No managed file is written. Refused during an update and, without --force, if the disk differs from the config, because that daemon would report the node as \
-degraded.
+not booted, and the protection of pinned images. No managed file is written. Refused during an update and, without \
+--force, if the disk differs from the config, because that daemon would report the node as degraded.
 
 Run on the machine itself, after its agent was stopped or config was removed from its roles.
 

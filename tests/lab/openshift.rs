@@ -26,7 +26,7 @@ const NODE: &str = "worker";
 const KUBECONFIG: &str = "/etc/machinist/kubeconfig";
 
 /// The time within which the Node reports a failure, or clears it. Generous, for a busy host: the
-/// printed figures tell how fast it is.
+/// printed figures show how fast it is.
 const REPORT_LIMIT: Duration = Duration::from_secs(60);
 
 const SEARCH: &str =

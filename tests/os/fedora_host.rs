@@ -194,6 +194,19 @@ async fn a_new_kernel_has_the_kept_arguments_and_becomes_the_default() {
     host.assert_settled("", "after a rollback");
 }
 
+/// Keeps or discards a trial of `nosmt`; returns the arguments of the next boot.
+async fn ends_trial(host: &FedoraHost, id: &DeploymentId, is_kept: bool, before: String) -> String {
+    match is_kept {
+        true => host
+            .agent()
+            .keep(id)
+            .await
+            .map(|()| format!("{before} nosmt")),
+        false => host.agent().discard().await.map(|()| before),
+    }
+    .unwrap()
+}
+
 /// Without /etc/kernel/cmdline, a new kernel has the arguments of the running one, those of the trial as well. Also in the
 /// first trial of a machine.
 #[tokio::test]
@@ -211,16 +224,7 @@ async fn a_kernel_that_is_installed_during_a_trial_is_no_trial() {
         host.agent().unlock(&id).await.unwrap();
         host.reboot();
         host.install_kernel("6.2.0-1");
-        let expected = match is_kept {
-            true => {
-                host.agent().keep(&id).await.unwrap();
-                format!("{before} nosmt")
-            }
-            false => {
-                host.agent().discard().await.unwrap();
-                before
-            }
-        };
+        let expected = ends_trial(&host, &id, is_kept, before).await;
         host.reboot();
         let line = host.read("proc/cmdline");
         assert!(
@@ -248,16 +252,7 @@ async fn a_kernel_that_is_installed_after_a_trial_is_no_trial() {
         let id = stages(&host, "nosmt", "").await;
         host.agent().unlock(&id).await.unwrap();
         host.reboot();
-        let expected = match is_kept {
-            true => {
-                host.agent().keep(&id).await.unwrap();
-                format!("{before} nosmt")
-            }
-            false => {
-                host.agent().discard().await.unwrap();
-                before
-            }
-        };
+        let expected = ends_trial(&host, &id, is_kept, before).await;
         host.agent().clean_up().await.unwrap();
         host.install_kernel("6.2.0-1");
         host.agent().clean_up().await.unwrap();

@@ -202,8 +202,8 @@ impl GrubState {
     }
 }
 
-/// Returns the boot without `next_entry`, and whether the environment block was changed to select the kept entry instead of one with the
-/// arguments of a trial. A dead entry is not there.
+/// Returns the boot without `next_entry`, and whether the environment block was changed to select the kept entry instead of
+/// one with the arguments of a trial. A dead entry is not there.
 fn select(
     files: HostFiles<'_>,
     environment: &mut EnvironmentBlock,

@@ -71,7 +71,7 @@ pub(in crate::os) fn check(root: &Root, wanted: &DesiredDeployment) -> Result<()
     new.map(drop).map_err(|error| error.at(ProviderStep::Stage))
 }
 
-/// The arguments of the deployment. libostree keeps the last of several equal arguments.
+/// The arguments of the deployment, of several equal ones the last: versions of libostree differ in what they keep.
 fn carried_arguments(
     booted: &KernelCommandLine,
     change: &KernelArgumentEdit,
@@ -92,7 +92,7 @@ fn carried_arguments(
 }
 
 /// An argument that libostree would move, so that it would later be removed with those of machinist, or for which it would
-/// drop another one: libostree compares texts, also of an argument of the kernel with one of init.
+/// drop another one: a version that drops equal ones compares texts, also of an argument of the kernel with one of init.
 fn repeated<'a>(
     present: &KernelCommandLine,
     append: &'a KernelCommandLine,
