@@ -1,15 +1,22 @@
 //! The attempts of a trial: which boots count, and that each one but the first is unlocked again.
 
+use std::{fs, time::Duration};
+
 use machinist_base::reason::Reason;
 use machinist_testkit::sandbox::Written;
 use machinist_update::{
     journal::{OsTrialState, Outcome},
     phase::Phase,
     reconciler::{RebootPolicy, ReconcilerOptions},
+    store::StateStore,
 };
 
 use crate::{
-    os::{grub_machine::BEFORE, ostree_files::Layout, ostree_machine},
+    os::{
+        grub_machine::{BEFORE, CUSTOM},
+        ostree_files::Layout,
+        ostree_machine,
+    },
     update::{
         harness::Driver,
         os_trials::{Host, options, with_arguments},
@@ -158,4 +165,76 @@ async fn a_reboot_between_staging_and_unlocking_uses_up_no_attempt() {
     // The first of two attempts.
     until_armed(&host, &one).await;
     assert_eq!(host.sandbox.journal().transactions[0].boots, 1);
+}
+
+/// A machine whose deployment is staged, with an agent that waits for the approval of the reboot.
+async fn until_pending(wanted: &Written) -> (Host, Driver) {
+    let host = Host::new();
+    let mut agent = host.agent_with(wanted, options(RebootPolicy::Ask));
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    (host, agent)
+}
+
+const ENVIRONMENT: &str = "boot/grub/grubenv";
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_cannot_be_unlocked_for_a_moment_is_unlocked_later() {
+    let one = with_arguments("one", &["nosmt"]);
+    let (host, agent) = until_pending(&one).await;
+    let environment = host.grub.read(ENVIRONMENT);
+    fs::write(host.sandbox.path(ENVIRONMENT), "damaged").unwrap();
+    agent.confirm();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(reboots(&host.script), 0);
+    fs::write(host.sandbox.path(ENVIRONMENT), environment).unwrap();
+    // By the first method: nothing has been requested before.
+    host.script.wait_for_requests("reboot Logind").await;
+    agent.stop().await;
+    assert!(host.next_entry().is_some());
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    assert_eq!(trial.state, OsTrialState::Armed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_cannot_be_unlocked_is_rolled_back_without_a_reboot() {
+    let one = with_arguments("one", &["nosmt"]).file("/etc/app", "1\n", 0o644);
+    let (host, mut agent) = until_pending(&one).await;
+    let environment = host.grub.read(ENVIRONMENT);
+    fs::write(host.sandbox.path(ENVIRONMENT), "damaged").unwrap();
+    agent.confirm();
+    let report = agent.until_failed().await;
+    let failure = report.failure.as_ref().unwrap();
+    assert_eq!(failure.code, Reason::OSStepFailed, "{failure:?}");
+    assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+    agent.stop().await;
+    assert_eq!(host.sandbox.read("/etc/app"), None);
+    assert_eq!(reboots(&host.script), 0);
+    // The entry is discarded once the boot loader can be read.
+    fs::write(host.sandbox.path(ENVIRONMENT), environment).unwrap();
+    let mut agent = host.agent(&one);
+    agent.until_failed().await;
+    agent.stop().await;
+    assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+    assert_eq!((host.next_entry(), reboots(&host.script)), (None, 0));
+}
+
+/// A process ended after it unlocked the deployment and before it recorded that.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_was_unlocked_without_a_record_is_locked_at_the_start() {
+    let one = with_arguments("one", &["nosmt"]);
+    let host = Host::new();
+    until_armed(&host, &one).await;
+    let mut journal = host.sandbox.journal();
+    journal.os_trial.as_mut().unwrap().state = OsTrialState::Staged;
+    let store = StateStore::open(&host.sandbox.root()).unwrap();
+    store.save(&journal).unwrap();
+    drop(store);
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Never));
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    agent.stop().await;
+    assert_eq!(host.next_entry(), None);
 }

@@ -120,6 +120,12 @@ async fn a_reboot_that_does_not_happen_is_retried_three_ways_and_reported() {
         ]
     );
     assert!(report.unverified);
+    // An operator asks for another attempt, as with `machinist apply`.
+    driver.confirm();
+    script.until_asked_times("reboot RebootTarget", 2).await;
+    let report = driver.until_failed().await;
+    assert_eq!(report.failure.as_ref().unwrap().code, Reason::RebootTimeout);
+    assert_eq!(reboots(&script), 6);
     // An operator reboots it.
     driver.stop().await;
     boot(&sandbox, "boot-2");
@@ -127,7 +133,7 @@ async fn a_reboot_that_does_not_happen_is_retried_three_ways_and_reported() {
     let report = driver.until_on(&one()).await;
     assert_eq!(report.failure, None);
     driver.stop().await;
-    assert_eq!(reboots(&script), 3);
+    assert_eq!(reboots(&script), 6);
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,8 +51,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 event
             }
             DesiredConfig::Config(_, digest) => {
-                let event = self.event_for(digest);
-                let event = event.or_else(|| self.event_for_request().filter(|_| is_requested));
+                let mut event = self.event_for(digest);
+                if event.is_none() && is_requested {
+                    event = self.event_for_request();
+                }
                 if event.is_none() {
                     // There is nothing to do, but the report must show its name.
                     self.publish();
@@ -123,11 +125,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     }
 
     /// Returns the event that an operator's request causes if the config itself causes none.
-    fn event_for_request(&self) -> Option<PhaseEvent> {
+    fn event_for_request(&mut self) -> Option<PhaseEvent> {
         match self.progress.phase() {
             Phase::Idle | Phase::Waiting => Some(PhaseEvent::Desired),
             Phase::RebootPending => Some(PhaseEvent::Retry),
-            Phase::Failed => Some(self.retry_event()),
+            Phase::Failed => {
+                self.reset_attempts();
+                Some(self.retry_event())
+            }
             _ => None,
         }
     }

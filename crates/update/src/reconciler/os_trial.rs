@@ -18,7 +18,7 @@ use crate::{
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot, and to keep one.
+/// Number of attempts to list the deployments after a boot, to unlock one and to keep one.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
@@ -323,8 +323,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
     }
 
-    /// Unlocks the deployment for the reboot that is requested next. Stages it again if it is gone, such as after the
-    /// removal of its kernel. Returns an event if that fails.
+    /// Unlocks the deployment for the reboot that is requested next, and marks it; the caller saves the journal. Stages
+    /// the deployment again if it is gone, such as after the removal of its kernel. Returns an event if that fails.
     pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
         let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
         match &self.journal.os_trial {
@@ -334,18 +334,32 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(_) if is_forward => {}
             _ => return Ok(None),
         }
-        let unlocked = self.try_unlock().await;
-        self.set_trial_state(OsTrialState::Armed);
-        self.save().await?;
-        let Err(failure) = unlocked else {
+        let Err(failure) = self.unlock_with_retries().await else {
+            self.set_trial_state(OsTrialState::Armed);
             return Ok(None);
         };
-        self.record_failure(&*failure.error, failure.reason, failure.retryable);
+        // The boot loader may have got the request nevertheless.
         self.lock_deployment().await?;
-        Ok(Some(match failure.retryable {
+        // Such as while the registry of a deployment that must be staged again does not answer.
+        let is_retried = failure.retryable && failure.reason != Reason::OSStepFailed;
+        self.record_failure(&*failure.error, failure.reason, is_retried);
+        Ok(Some(match is_retried {
             true => PhaseEvent::StepFailed,
             false => PhaseEvent::Withdrawn,
         }))
+    }
+
+    async fn unlock_with_retries(&mut self) -> Result<(), StepFailure> {
+        for _ in 1..MAX_ATTEMPTS {
+            match self.try_unlock().await {
+                Err(failure) if failure.retryable => {
+                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
+                }
+                unlocked => return unlocked,
+            }
+        }
+        self.try_unlock().await
     }
 
     async fn try_unlock(&mut self) -> Result<(), StepFailure> {
@@ -382,10 +396,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Locks the deployment again, because the reboot does not happen now.
     pub(super) async fn lock_deployment(&mut self) -> Result<(), UpdateError> {
-        let Some(trial) = &self.journal.os_trial else {
-            return Ok(());
-        };
-        if trial.state != OsTrialState::Armed {
+        let state = self.journal.os_trial.as_ref().map(|trial| trial.state);
+        // An earlier process may have unlocked a staged one and not have recorded it.
+        if !matches!(state, Some(OsTrialState::Staged | OsTrialState::Armed)) {
             return Ok(());
         }
         if let Some(provider) = self.os.clone()
@@ -393,6 +406,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         {
             // The next boot would be an attempt.
             tracing::error!(reason = %error.reason(), "{}", chain(&error));
+            return Ok(());
+        }
+        if state != Some(OsTrialState::Armed) {
             return Ok(());
         }
         self.set_trial_state(match self.has_booted() {

@@ -277,15 +277,34 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.save().await
     }
 
-    /// Counts the attempt and unlocks the staged deployment. Returns an event if that fails.
+    /// Unlocks the staged deployment and counts the attempt. Returns an event if the deployment cannot be unlocked, which
+    /// is no attempt.
     async fn prepare_request(
         &mut self,
         boot: &str,
         kind: RebootKind,
         attempts: u32,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
-        self.record_attempts(boot, kind, attempts).await?;
-        self.arm_deployment().await
+        if let event @ Some(_) = self.arm_deployment().await? {
+            return Ok(event);
+        }
+        if let Err(error) = self.record_attempts(boot, kind, attempts).await {
+            // Its own error would be the same.
+            let _ = self.lock_deployment().await;
+            return Err(error);
+        }
+        Ok(None)
+    }
+
+    /// Begins a new count of attempts, after an operator has asked for another one.
+    pub(super) fn reset_attempts(&mut self) {
+        let failure = self.journal.failure.as_ref();
+        if failure.is_none_or(|failure| failure.code != Reason::RebootTimeout) {
+            return;
+        }
+        if let Some(record) = self.journal.top_mut().and_then(|tx| tx.reboot.as_mut()) {
+            record.attempts = 0;
+        }
     }
 
     /// Returns whether a needed reboot may be requested now.
