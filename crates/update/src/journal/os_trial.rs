@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel_of;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::{ImageRef, KernelType, OsPackages, OsUpdate};
 
@@ -120,9 +121,10 @@ impl OsTrial {
         }
     }
 
-    /// Returns whether files are rolled back only after the next boot.
+    /// Returns whether files are rolled back only after the next boot of a kernel: a soft reboot stays in the deployment.
     pub fn is_left_by_next_boot(&self, boot: Option<&str>) -> bool {
-        self.leaving_boot.is_some() && self.leaving_boot.as_deref() == boot
+        let leaving = self.leaving_boot.as_deref();
+        leaving.is_some() && leaving.map(kernel_of) == boot.map(kernel_of)
     }
 
     /// Returns whether a boot since the commit is an attempt at the deployment.
@@ -137,4 +139,21 @@ impl OsTrial {
 )]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_reboot_does_not_leave_the_deployment() {
+        let update = OsUpdate::default();
+        let mut trial = OsTrial::new("two", "one", &update);
+        assert!(!trial.is_left_by_next_boot(None));
+        trial.leaving_boot = Some("a".to_owned());
+        for (boot, is_left) in [("a", true), ("a+1", true), ("b", false), ("b+1", false)] {
+            assert_eq!(trial.is_left_by_next_boot(Some(boot)), is_left, "{boot}");
+        }
+        assert!(!trial.is_left_by_next_boot(None));
+    }
 }
