@@ -80,7 +80,10 @@ fn entry(
         path: path.to_owned(),
         source,
     })?;
+    // With `$grub_users` and no such variable, everybody may boot the entry.
+    let users = first("grub_users").map(|users| expanded(users, variables));
     Ok(Some(MenuEntry {
+        is_restricted: users.is_some_and(|users| !users.trim().is_empty()),
         title: first("title").unwrap_or(kernel).to_owned(),
         id: Some(id),
         body: Block { commands, source },

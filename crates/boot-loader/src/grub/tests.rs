@@ -170,6 +170,26 @@ fn with_superusers_only_unrestricted_entries_boot_without_a_password() {
 }
 
 #[test]
+fn entries_of_the_boot_loader_specification_name_who_may_boot_them() {
+    let config = "set default=0\nload_env\nset blsdir=/boot/loader/entries\nblscfg\n";
+    for (users, variable, boots) in [
+        ("", "", true),
+        ("grub_users $grub_users\n", "", true),
+        ("grub_users $grub_users\n", "root", false),
+        ("grub_users root\n", "", false),
+    ] {
+        let entry = format!("title one\nlinux /boot/vmlinuz-6.0\noptions root=UUID=1\n{users}");
+        for (superusers, boots) in [("", true), ("set superusers=root\n", boots)] {
+            let files = machine(&[("grub_users", variable)])
+                .with("/boot/grub/grub.cfg", format!("{superusers}{config}"))
+                .with("/boot/loader/entries/one.conf", entry.as_str());
+            let boot = SimulatedGrub::new(&files, "/boot/grub").boot();
+            assert_eq!(boot.is_ok(), boots, "{users}{variable}: {boot:?}");
+        }
+    }
+}
+
+#[test]
 fn entries_of_submenus_are_found_by_number_name_and_title() {
     for (next, kernel) in [
         ("1>1", "/boot/vmlinuz-6.0"),
