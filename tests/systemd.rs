@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests stand outside the rooms")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod background;
 mod jobs;
 mod reboots;
 mod rpm_ostree;

@@ -293,7 +293,7 @@ impl HostCommand for Fsfreeze {
         panic!("this host downloads nothing: {program}")
     }
 
-    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        panic!("this host downloads nothing: {program}")
+    async fn stop_background(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("this host downloads nothing")
     }
 }

@@ -386,7 +386,7 @@ impl HostCommand for Programs {
         panic!("this host downloads nothing: {program}")
     }
 
-    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        panic!("this host downloads nothing: {program}")
+    async fn stop_background(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("this host downloads nothing")
     }
 }

@@ -483,16 +483,11 @@ impl HostCommand for OstreeProgram {
         done.map_err(|error| BackgroundError::Failed(error.into()))
     }
 
-    async fn received_bytes(&self, program: &str) -> Option<u64> {
-        assert_eq!(program, self.ostree_program());
+    async fn received_bytes(&self) -> Option<u64> {
         Some(300 << 20)
     }
 
-    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        assert!(
-            [self.ostree_program(), "/bin/sh"].contains(&program),
-            "{program}"
-        );
+    async fn stop_background(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.registry.set_running(false);
         Ok(())
     }

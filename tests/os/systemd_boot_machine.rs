@@ -280,7 +280,7 @@ impl HostCommand for Bootctl {
         panic!("this host downloads nothing: {program}")
     }
 
-    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        panic!("this host downloads nothing: {program}")
+    async fn stop_background(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("this host downloads nothing")
     }
 }

@@ -162,8 +162,8 @@ fn phase(status: &Status, reboot: &str) -> Option<Finding> {
             "wait; to start now: machinist apply",
         ),
         ("Fetching", _) => (
-            format!("the OS image of {to} is being downloaded"),
-            "wait; to see the download: systemctl status machinist-ostree.service",
+            format!("the OS image or packages of {to} are being downloaded"),
+            "wait; to see the download: systemctl status machinist-os.service",
         ),
         ("Idle" | "Failed", _) => return None,
         (phase, _) => (format!("update to {to} in progress: {phase}"), "wait"),

@@ -99,17 +99,21 @@ fn head(out: &mut String, status: &Status, now: Timestamp) -> fmt::Result {
     Ok(())
 }
 
-/// The progress of a download, such as `3 of 12 layers (1.2 GB), 310 MiB received`.
+/// The progress of a download, such as `3 of 12 layers (1.2 GB), 310 MiB received`. Packages have no layers.
 fn download_text(download: &DownloadStatus) -> String {
-    let layers = match download.needed_layers {
-        Some(needed) => format!("{} of {needed} layers", download.layers),
-        None => format!("{} layers", download.layers),
-    };
     let size = download.needed_size.as_ref();
     let size = size.map_or_else(String::new, |size| format!(" ({})", escape_line(size)));
+    let layers = match download.needed_layers {
+        Some(needed) => Some(format!("{} of {needed} layers{size}", download.layers)),
+        None => (download.layers > 0).then(|| format!("{} layers", download.layers)),
+    };
     let received = download.received_bytes.map(|bytes| bytes / BYTES_PER_MIB);
-    let received = received.map_or_else(String::new, |mib| format!(", {mib} MiB received"));
-    format!("{layers}{size}{received}")
+    let received = received.map(|mib| format!("{mib} MiB received"));
+    let parts: Vec<String> = layers.into_iter().chain(received).collect();
+    match parts.is_empty() {
+        true => "begins".to_owned(),
+        false => parts.join(", "),
+    }
 }
 
 /// The failure of the last update: one row per reason.

@@ -13,6 +13,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 /// The share of processors and disks that a program in the background has, beside services with 100 (the default).
 const BACKGROUND_WEIGHT: u64 = 20;
 
+/// The unit of the program in the background.
+const BACKGROUND_UNIT: &str = "machinist-os.service";
+
 /// With this adjustment, the kernel does not kill a process when memory is short (proc_pid_oom_score_adj(5)).
 const MIN_OOM_SCORE_ADJUST: i32 = -1000;
 
@@ -34,7 +37,9 @@ impl HostCommand for Systemd {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        self.run_program(program, arguments, &[], limit).await
+        let unit = unit_of(program);
+        self.run_program(&unit, program, arguments, &[], limit)
+            .await
     }
 
     async fn run_unkillable(
@@ -47,8 +52,9 @@ impl HostCommand for Systemd {
             ("TimeoutStopUSec", u64::MAX.into()),
             ("OOMScoreAdjust", MIN_OOM_SCORE_ADJUST.into()),
         ];
-        let run = self.run_program(program, arguments, &properties, UNKILLABLE_LIMIT);
-        run.await
+        let unit = unit_of(program);
+        self.run_program(&unit, program, arguments, &properties, UNKILLABLE_LIMIT)
+            .await
     }
 
     async fn run_in_background(
@@ -70,7 +76,7 @@ impl HostCommand for Systemd {
                 microseconds(limit + STOP_TIMEOUT).into(),
             ),
         ];
-        let run = self.run_program(program, arguments, &properties, limit);
+        let run = self.run_program(BACKGROUND_UNIT, program, arguments, &properties, limit);
         run.await.map_err(|error| {
             let error_of_systemd = error.downcast_ref::<SystemdError>();
             match error_of_systemd.map(SystemdError::trouble) {
@@ -80,16 +86,16 @@ impl HostCommand for Systemd {
         })
     }
 
-    async fn received_bytes(&self, program: &str) -> Option<u64> {
-        let (_, unit) = name_and_unit(program);
-        let bytes = tokio::time::timeout(COUNTER_TIMEOUT, self.ip_ingress_bytes(&unit));
+    async fn received_bytes(&self) -> Option<u64> {
+        let bytes = self.ip_ingress_bytes(BACKGROUND_UNIT);
+        let bytes = tokio::time::timeout(COUNTER_TIMEOUT, bytes);
         // The maximum means that the kernel does not count.
         bytes.await.ok()?.ok().filter(|bytes| *bytes != u64::MAX)
     }
 
-    async fn stop(&self, program: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (_, unit) = name_and_unit(program);
-        match self.run_job(JobVerb::Stop, &unit, STOP_TIMEOUT).await {
+    async fn stop_background(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let stopped = self.run_job(JobVerb::Stop, BACKGROUND_UNIT, STOP_TIMEOUT);
+        match stopped.await {
             // The program has ended, and its unit with it.
             Err(error) if error.reason() == Reason::UnitNotFound => Ok(()),
             stopped => Ok(stopped.map(drop)?),
@@ -101,41 +107,44 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The name of a program, and that of its unit.
-fn name_and_unit(program: &str) -> (&str, String) {
-    let name = program.rsplit('/').next().unwrap_or(program);
-    (name, format!("machinist-{name}.service"))
+fn name_of(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+/// The unit of a program that does not run in the background.
+fn unit_of(program: &str) -> String {
+    format!("machinist-{}.service", name_of(program))
 }
 
 impl Systemd {
     async fn run_program(
         &self,
+        unit: &str,
         program: &str,
         arguments: &[&str],
         properties: &[Property<'_>],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (name, unit) = name_and_unit(program);
         let argv: Vec<&str> = [program]
             .into_iter()
             .chain(arguments.iter().copied())
             .collect();
         // An earlier process may have left it running. systemd knows no such unit otherwise.
-        let _ = self.run_job(JobVerb::Stop, &unit, STOP_TIMEOUT).await;
-        let description = format!("{name} for machinist");
+        let _ = self.run_job(JobVerb::Stop, unit, STOP_TIMEOUT).await;
+        let description = format!("{} for machinist", name_of(program));
         let ended = self
-            .run_with_properties(&unit, &argv, &description, properties, limit)
+            .run_with_properties(unit, &argv, &description, properties, limit)
             .await;
         if let Err(error) = &ended
             && matches!(error.trouble(), SystemdErrorKind::JobUnfinished { .. })
         {
-            self.run_job(JobVerb::Stop, &unit, STOP_TIMEOUT).await?;
+            self.run_job(JobVerb::Stop, unit, STOP_TIMEOUT).await?;
         }
         match ended?.reason() {
             None => Ok(()),
             Some(_) => Err(ProgramFailedError {
                 program: program.to_owned(),
-                unit,
+                unit: unit.to_owned(),
             }
             .into()),
         }

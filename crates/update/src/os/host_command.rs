@@ -44,7 +44,8 @@ pub trait HostCommand: Send + Sync + 'static {
         self.run(program, arguments, UNKILLABLE_LIMIT)
     }
 
-    /// Like [`Self::run`], with a low share of processors and disks. What the program prints is in these files.
+    /// Like [`Self::run`], with a low share of processors and disks. What the program prints is in these files. At most
+    /// one program runs so at a time.
     fn run_in_background(
         &self,
         program: &str,
@@ -53,15 +54,13 @@ pub trait HostCommand: Send + Sync + 'static {
         files: OutputFiles<'_>,
     ) -> impl Future<Output = Result<(), BackgroundError>> + Send;
 
-    /// Returns how many bytes a program in the background has received from the network; `None` if that is unknown.
-    fn received_bytes(&self, program: &str) -> impl Future<Output = Option<u64>> + Send {
-        let _ = program;
+    /// Returns how many bytes the program in the background has received from the network; `None` if that is unknown.
+    fn received_bytes(&self) -> impl Future<Output = Option<u64>> + Send {
         async { None }
     }
 
-    /// Stops a program that a dropped future has left running.
-    fn stop(
+    /// Stops the program in the background that a dropped future has left running.
+    fn stop_background(
         &self,
-        program: &str,
     ) -> impl Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send;
 }

@@ -36,7 +36,6 @@ use self::{
     bootc::SWITCH_MARKER,
     error::OstreeError,
     new_deployment::argument_words,
-    package_repository::SHELL,
     state::OstreeState,
     trial_commands::{MENU_UNCHANGED, NOT_FINALIZED, TrialState, custom_config},
 };
@@ -103,8 +102,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     }
 
     async fn stop_fetch(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
-        self.commands.stop(self.ostree_program()).await?;
-        self.commands.stop(SHELL).await?;
+        self.commands.stop_background().await?;
         self.commands.cancel_change().await?;
         Ok(package_repository::select(&self.root, None)?)
     }
@@ -270,6 +268,8 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         wanted: &DesiredDeployment,
         limit: Duration,
     ) -> Result<FetchedImage, OsError> {
+        let begun = self.begin_progress().map_err(OstreeError::from);
+        begun.map_err(|error| error.at(ProviderStep::Fetch))?;
         let fetched = match &wanted.image {
             Some(image) => self.download(image, limit).await?,
             None => FetchedImage::default(),

@@ -120,7 +120,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         tokio::pin!(download);
         let mut tick = tokio::time::interval(self.hooks.tick());
         let mut progress = tokio::time::interval(PROGRESS_INTERVAL);
-        let has_image = wanted.image.is_some();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return DownloadEnd::Stopped,
@@ -138,7 +137,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 // Safe to drop, all: ticks recur, and a probe stays pending.
                 _ = tick.tick() => self.hooks.record_beat(),
-                _ = progress.tick(), if has_image => self.report_download(&*provider).await,
+                _ = progress.tick() => self.report_download(&*provider).await,
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }

@@ -50,7 +50,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let before = text(&self.root, LAYERS_BEFORE).trim().parse::<u64>();
         let stored = stored_layers(&self.root);
         FetchProgress {
-            received_bytes: self.commands.received_bytes(self.ostree_program()).await,
+            received_bytes: self.commands.received_bytes().await,
             layers: before.map_or(0, |before| stored.saturating_sub(before)),
             needed_layers: needed.as_ref().map(|(layers, _)| *layers),
             needed_size: needed.map(|(_, size)| size),
