@@ -8,7 +8,7 @@ use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, Provider
 
 use super::{
     contract::{Host, every_provider_keeps},
-    fedora_machine::{FedoraMachine, Fsfreeze, HOST_OPTIONS},
+    fedora_machine::{FedoraMachine, Fsfreeze, HOST_OPTIONS, VENDOR_CMDLINE},
     grub_machine::BEFORE,
     power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
 };
@@ -265,6 +265,34 @@ async fn a_kernel_that_is_installed_after_a_trial_is_no_trial() {
         host.agent().clean_up().await.unwrap();
         assert_eq!(host.path("etc/kernel/cmdline").exists(), is_kept);
     }
+}
+
+/// kernel-install reads the vendor's file if the administrator has none.
+#[tokio::test]
+async fn kept_arguments_follow_the_file_of_the_vendor() {
+    let host = FedoraHost::new();
+    fs::remove_file(host.path("etc/kernel/cmdline")).unwrap();
+    fs::remove_file(host.path("boot/loader/entries/machinist-1.conf")).unwrap();
+    fs::create_dir_all(host.path("usr/lib/kernel")).unwrap();
+    host.write(VENDOR_CMDLINE, format!("{HOST_OPTIONS}\n"));
+    host.set_variable("saved_entry", "1234-6.1.0-1");
+    host.reboot();
+    let before = host.running();
+    for (append, remove, version) in [("nosmt", "", "6.2.0-1"), ("", "nosmt", "6.10.0-1")] {
+        let id = stages(&host, append, remove).await;
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        host.agent().keep(&id).await.unwrap();
+        host.reboot();
+        host.agent().clean_up().await.unwrap();
+        assert_eq!(host.path("etc/kernel/cmdline").exists(), !append.is_empty());
+        host.install_kernel(version);
+        host.reboot();
+        assert_eq!(host.running(), format!("{before} {append}").trim_end());
+        let line = host.read("proc/cmdline");
+        assert!(line.contains(&format!("vmlinuz-{version}")), "{line}");
+    }
+    assert_eq!(host.read(VENDOR_CMDLINE).trim(), HOST_OPTIONS);
 }
 
 /// The packages of the kernel that the kept entry names are removed, while it is the default or a later kernel is.

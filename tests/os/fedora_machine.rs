@@ -56,6 +56,7 @@ pub(crate) const HOST_OPTIONS: &str = "root=UUID=1234 ro net.ifnames=0 quiet con
 const TUNED: &str = " $tuned_params";
 
 const KERNEL_CMDLINE: &str = "etc/kernel/cmdline";
+pub(crate) const VENDOR_CMDLINE: &str = "usr/lib/kernel/cmdline";
 
 pub(crate) struct FedoraMachine {
     directory: PathBuf,
@@ -142,13 +143,12 @@ impl FedoraMachine {
     pub(crate) fn install_kernel(&self, version: &str) {
         self.write(&format!("boot/vmlinuz-{version}"), version);
         self.write(&format!("boot/initramfs-{version}.img"), version);
-        let options = match self.path(KERNEL_CMDLINE).exists() {
-            true => self.read(KERNEL_CMDLINE),
-            false => {
-                let line = self.read("proc/cmdline");
-                line.split_once(' ').unwrap().1.to_owned()
-            }
-        };
+        let files = [KERNEL_CMDLINE, VENDOR_CMDLINE];
+        let file = files.into_iter().find(|file| self.path(file).exists());
+        let options = file.map(|file| self.read(file)).unwrap_or_else(|| {
+            let line = self.read("proc/cmdline");
+            line.split_once(' ').unwrap().1.to_owned()
+        });
         let entry = format!(
             "title Fedora Linux ({version}) 43\nversion {version}\nlinux /vmlinuz-{version}\n\
              initrd /initramfs-{version}.img $tuned_initrd\noptions {}{TUNED}\ngrub_users $grub_users\n\

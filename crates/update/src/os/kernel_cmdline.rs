@@ -22,38 +22,61 @@ const CREATED: &str = "/var/lib/machinist/kernel-cmdline-created";
 pub(super) enum KernelCmdlineError {
     #[error(transparent)]
     Root(#[from] RootError),
-    #[error("{PATH} is not UTF-8 text")]
-    NotUtf8,
+    #[error("{0} is not UTF-8 text")]
+    NotUtf8(String),
 }
 
-/// Replaces machinist's arguments in the file by those of the kept deployment. Without the file, kernel-install takes
-/// the arguments of the running kernel.
+/// The arguments in a file; `None` without the file.
+fn arguments_in(root: &Root, file: &str) -> Result<Option<KernelCommandLine>, KernelCmdlineError> {
+    let Ok(path) = AbsPath::new(file) else {
+        return Ok(None);
+    };
+    match root.read(&path, MAX_COMMAND_LINE_BYTES) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes);
+            let text = text.map_err(|_| KernelCmdlineError::NotUtf8(file.to_owned()))?;
+            Ok(Some(KernelCommandLine::parse(&text)))
+        }
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces machinist's arguments in the file by those of the kept deployment. Without the file, it is created if
+/// kernel-install would read that of the vendor; otherwise kernel-install takes the arguments of the running kernel.
 pub(super) fn follow(root: &Root, kept: &KeptArguments) -> Result<(), KernelCmdlineError> {
     let Ok(path) = AbsPath::new(PATH) else {
         return Ok(());
     };
-    let text = match root.read(&path, MAX_COMMAND_LINE_BYTES) {
-        Ok(bytes) => String::from_utf8(bytes).map_err(|_| KernelCmdlineError::NotUtf8)?,
-        Err(error) if error.is_not_found() => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let current = KernelCommandLine::parse(&text);
-    let Some(wanted) = following(&current, kept) else {
-        return Ok(());
-    };
-    let mode = root.stat(&path)?.map_or(0o644, |stat| stat.mode & 0o777);
-    Ok(root.replace(&path, format!("{wanted}\n").as_bytes(), mode)?)
+    if let Some(current) = arguments_in(root, PATH)? {
+        let Some(wanted) = following(&current, kept) else {
+            return Ok(());
+        };
+        let mode = root.stat(&path)?.map_or(0o644, |stat| stat.mode & 0o777);
+        return Ok(root.replace(&path, format!("{wanted}\n").as_bytes(), mode)?);
+    }
+    match arguments_in(root, VENDOR_PATH)? {
+        Some(vendor) if kept.current.iter().next().is_some() => {
+            create(root, &joined(&vendor, &kept.current).to_string())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Creates the file with these arguments before a trial, because kernel-install would take those of the trial from the
 /// running kernel.
 pub(super) fn create_if_missing(root: &Root, options: &str) -> Result<(), KernelCmdlineError> {
+    match is_there(root, PATH) || is_there(root, VENDOR_PATH) {
+        true => Ok(()),
+        false => create(root, options),
+    }
+}
+
+/// Creates the file, and marks it.
+fn create(root: &Root, options: &str) -> Result<(), KernelCmdlineError> {
     let (Ok(path), Ok(created)) = (AbsPath::new(PATH), AbsPath::new(CREATED)) else {
         return Ok(());
     };
-    if is_there(root, PATH) || is_there(root, VENDOR_PATH) {
-        return Ok(());
-    }
     for (file, mode) in [(&created, 0o700), (&path, 0o755)] {
         if let Some(directory) = file.parent() {
             root.make_dirs(&directory, mode)?;
@@ -63,8 +86,8 @@ pub(super) fn create_if_missing(root: &Root, options: &str) -> Result<(), Kernel
     Ok(root.replace(&path, format!("{options}\n").as_bytes(), 0o644)?)
 }
 
-/// Removes the file if machinist has created it and it has exactly the arguments of the host. Not in a boot that began as
-/// a trial: see [`create_if_missing`].
+/// Removes the file if machinist has created it and it has exactly the arguments of the host, or those of the vendor's
+/// file. Not in a boot that began as a trial: see [`create_if_missing`].
 pub(super) fn remove_created(
     root: &Root,
     kept: &KeptArguments,
@@ -76,11 +99,8 @@ pub(super) fn remove_created(
     if kept.current.iter().next().is_some() || !is_there(root, CREATED) {
         return Ok(());
     }
-    let text = match root.read_text(&path, MAX_COMMAND_LINE_BYTES) {
-        Err(error) if error.is_not_found() => String::new(),
-        text => text?,
-    };
-    if KernelCommandLine::parse(&text) == *host {
+    let vendor = arguments_in(root, VENDOR_PATH)?;
+    if arguments_in(root, PATH)?.as_ref() == Some(vendor.as_ref().unwrap_or(host)) {
         root.remove_file(&path)?;
     }
     Ok(root.remove_file(&created)?)
