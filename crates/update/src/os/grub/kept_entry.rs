@@ -75,10 +75,12 @@ impl KeptEntry {
         // With the present variable, no boot may enter it: the order of the menu differs between versions of GRUB.
         let loaded = |files: &HostFiles<'_>| {
             boot(files).map_err(|error| match error {
-                GrubError::Boot(source @ BootError::Script { .. }) => GrubError::EntryCommands {
-                    arguments: kept.current.to_string(),
-                    source,
-                },
+                GrubError::Boot(source) if is_script_of(&source, &file) => {
+                    GrubError::EntryCommands {
+                        arguments: kept.current.to_string(),
+                        source,
+                    }
+                }
                 error => error,
             })
         };
@@ -94,6 +96,12 @@ impl KeptEntry {
             environment,
         })
     }
+}
+
+/// Whether the commands of this entry cannot be read; those of another file may be written at this moment. GRUB's path
+/// begins at the file system.
+fn is_script_of(error: &BootError, entry: &str) -> bool {
+    matches!(error, BootError::Script { path, .. } if entry.ends_with(&**path))
 }
 
 /// The options of an entry without those of machinist, with variables such as `$kernelopts`, which GRUB replaces in every
