@@ -160,6 +160,17 @@ impl KernelCommandLine {
         missing(wanted, running)
     }
 
+    /// Like [`Self::missing_from`] for a message: without those that follow a missing one and are there, unless only the
+    /// order differs.
+    pub fn absent_from(&self, running: &Self) -> Vec<&KernelArgument> {
+        let missing = self.missing_from(running);
+        let is_absent = |one: &&KernelArgument| !running.contains(one);
+        match missing.iter().any(is_absent) {
+            true => missing.into_iter().filter(is_absent).collect(),
+            false => missing,
+        }
+    }
+
     /// Like [`Self::missing_from`], but an argument that occurs several times must be present as often.
     pub fn missing_with_repeats_from(&self, running: &Self) -> Vec<&KernelArgument> {
         missing(self.0.iter().collect(), running)

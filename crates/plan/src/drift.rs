@@ -229,7 +229,7 @@ fn of_accounts(edits: &[Edit], administered: &BTreeSet<String>) -> Vec<DriftEntr
 /// The arguments that the running kernel does not have. A root without a running kernel is not compared.
 fn of_kernel_arguments(config: &MachineConfig, running: &KernelCommandLine) -> Option<DriftEntry> {
     let wanted = KernelCommandLine::of(&config.kernel_arguments);
-    let missing = wanted.missing_from(running);
+    let missing = wanted.absent_from(running);
     if missing.is_empty() || running.iter().next().is_none() {
         return None;
     }

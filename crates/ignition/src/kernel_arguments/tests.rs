@@ -89,6 +89,32 @@ fn running_kernel_arguments_are_matched_regardless_of_spelling() {
 }
 
 #[test]
+fn a_message_names_only_arguments_that_are_absent() {
+    for (wanted, running, absent) in [
+        (
+            "console=tty0 console=ttyS0",
+            "console=ttyS0",
+            "console=tty0",
+        ),
+        (
+            "console=tty0 console=ttyS0",
+            "ro",
+            "console=tty0 console=ttyS0",
+        ),
+        (
+            "console=tty0 console=ttyS0",
+            "console=ttyS0 console=tty0",
+            "console=ttyS0",
+        ),
+    ] {
+        let [wanted, running] = [wanted, running].map(KernelCommandLine::parse);
+        let found = wanted.absent_from(&running).into_iter();
+        let found: KernelCommandLine = found.cloned().collect();
+        assert_eq!(found.to_string(), absent, "{wanted} in {running}");
+    }
+}
+
+#[test]
 fn a_repeated_kernel_argument_is_missing_if_it_is_present_less_often() {
     for (wanted, running, missing) in [
         ("quiet quiet", "quiet", "quiet"),

@@ -170,7 +170,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         };
         let desired = KernelCommandLine::of(&config.kernel_arguments);
         let running = os::running_arguments(root).unwrap_or_default();
-        let missing = desired.missing_from(&running).into_iter();
+        let missing = desired.absent_from(&running).into_iter();
         missing
             .map(|argument| argument.as_str().to_owned())
             .collect()
