@@ -65,7 +65,11 @@ pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
     match os_provider(root, Some(&Systemd::of(root))) {
         Some(provider) => {
             os::discard_staged(&*provider).await?;
-            provider.clean_up().await
+            // Images and files that stay do not keep the host from being used without machinist.
+            if let Err(error) = provider.clean_up().await {
+                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            }
+            Ok(())
         }
         None => Ok(()),
     }

@@ -419,7 +419,11 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn clean_up(&self) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::CleanUp);
-        let mut state = GrubState::read(&self.root).map_err(at)?;
+        let mut state = match GrubState::read(&self.root) {
+            // No deployment can be staged on such a host.
+            Err(GrubError::Boot(BootError::Password(_))) => return Ok(()),
+            state => state.map_err(at)?,
+        };
         if state.dead.is_some() || state.is_diverted {
             state = self.recovered_state().await.map_err(at)?;
         }
