@@ -59,11 +59,11 @@ pub enum OsError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The image does not fit on the disk.
-    #[error("cannot fetch the OS image {image}")]
+    /// The image or the packages do not fit on the disk.
+    #[error("cannot {step}: no space is left on the disk")]
     NoSpace {
-        /// The image.
-        image: ImageRef,
+        /// The step.
+        step: ProviderStep,
         /// The program's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,

@@ -7,7 +7,7 @@ use super::{
     commit_image::REPOSITORY,
     error::OstreeError,
     fetched_images::{record, recorded},
-    repository_images,
+    package_repository, repository_images,
     state::OstreeState,
 };
 use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
@@ -49,7 +49,7 @@ enum DownloadFailure {
 }
 
 /// Errors of a full disk: of the kernel, and of libostree.
-const NO_SPACE: [&str; 2] = ["No space left on device", "min-free-space"];
+const NO_SPACE: [&str; 2] = ["no space left on device", "min-free-space"];
 
 /// Errors that the same image causes again: of the registry (OCI distribution specification, "Error codes"), of a
 /// directory with several images or without the tag, and of containers-policy.json(5).
@@ -65,6 +65,12 @@ const FINAL_ERRORS: [&str; 9] = [
     "Signature for identity",
 ];
 
+/// Whether the errors of a program mean a full disk.
+pub(super) fn is_no_space(output: &str) -> bool {
+    let output = output.to_ascii_lowercase();
+    NO_SPACE.iter().any(|text| output.contains(text))
+}
+
 impl DownloadFailure {
     fn of(image: &ImageRef, output: &str) -> Self {
         let is_local = image.transport() != ImageTransport::Registry;
@@ -76,7 +82,7 @@ impl DownloadFailure {
                 .any(|text| output.contains(&*text.to_ascii_lowercase()))
         };
         match () {
-            () if has(&NO_SPACE) => Self::NoSpace,
+            () if is_no_space(&output) => Self::NoSpace,
             () if has(&FINAL_ERRORS) => Self::Final,
             () if is_local && has(&["permission denied"]) => Self::Unreadable,
             () => Self::Other,
@@ -92,8 +98,6 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<FetchedImage, OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Fetch);
-        let begun = self.begin_progress();
-        begun.map_err(|error| at(error.into()))?;
         if let Some(fetched) = repository_images::find_complete(&self.root, image).map_err(at)? {
             return Ok(fetched);
         }
@@ -216,7 +220,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
         let image = image.clone();
         match failure {
-            DownloadFailure::NoSpace => OsError::NoSpace { image, source },
+            DownloadFailure::NoSpace => self.no_space(source),
             DownloadFailure::Unreadable => OsError::Unreachable {
                 image,
                 retryable: false,
@@ -228,6 +232,15 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 source,
             },
         }
+    }
+
+    /// Removes the repositories of packages, so that the next attempt has more space.
+    pub(super) fn no_space(&self, source: Box<dyn Error + Send + Sync>) -> OsError {
+        if let Err(error) = package_repository::remove_all(&self.root) {
+            tracing::warn!("a repository of packages remains: {}", chain(&error));
+        }
+        let step = ProviderStep::Fetch;
+        OsError::NoSpace { step, source }
     }
 
     /// Removes the images that machinist has fetched and that no deployment has, but not this one. Images that cannot be

@@ -11,6 +11,7 @@ use super::{
     commit_image::REPOSITORY,
     deployment_origin,
     error::OstreeError,
+    image_download::is_no_space,
     layered_packages::{LayeredPackages, PackageNames, removal_of, with_repository},
     new_deployment::NewDeployment,
     own_packages::{own_packages, record_packages},
@@ -106,6 +107,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 step: ProviderStep::Fetch,
                 limit,
             }),
+            Err(OstreeError::Layering { source, .. }) if is_no_space(&source.to_string()) => {
+                Err(self.no_space(source.into()))
+            }
             Err(error) => Err(at(error)),
             Ok(()) => {
                 let written = self.write_run_file(DOWNLOADED, &update.key());

@@ -8,7 +8,7 @@ use machinist_base::abs_path::AbsPath;
 use machinist_plan::ImageRef;
 use machinist_rootfs::{Root, RootError};
 
-pub(super) const SHELL: &str = "/bin/sh";
+const SHELL: &str = "/bin/sh";
 
 /// Where the repositories of images are, each in a directory that the digest of its image names.
 const REPOSITORIES: &str = "/var/lib/machinist/os-extensions";
@@ -35,6 +35,7 @@ clean() {
     podman rmi "$(cat "$pulled")" >/dev/null || :
     rm -f "$pulled"
   fi
+  rm -rf "${directory%/*}"/*.new
 }
 # An earlier run may have been killed.
 clean
@@ -126,5 +127,53 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             Ok(()) => Ok(()),
             Err(error) => Err(self.download_error(image, error, limit).await),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
+
+    use super::*;
+
+    /// Runs the script with a podman that copies one package, and then fails if `fails`.
+    fn extract(directory: &Path, repository: &str, fails: bool) -> bool {
+        let programs = directory.join("bin");
+        fs::create_dir_all(&programs).unwrap();
+        let code = i32::from(fails);
+        let podman = format!(
+            "#!/bin/sh\nif [ \"$1\" = cp ]; then\n  touch \"$3/a-1.rpm\"\n  exit {code}\nfi\n"
+        );
+        let program = programs.join("podman");
+        fs::write(&program, podman).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let root = directory.to_str().unwrap();
+        let script = EXTRACT.replace("/var/lib/machinist", root);
+        let path = format!("{}:/usr/bin:/bin", programs.display());
+        let target = format!("{root}/os-extensions/{repository}");
+        let arguments = ["-c", &script, "sh", "q.io/os-extensions", &target];
+        let run = Command::new(SHELL)
+            .args(arguments)
+            .env("PATH", path)
+            .status();
+        run.unwrap().success()
+    }
+
+    #[test]
+    fn a_copy_that_fails_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let repositories = directory.path().join("os-extensions");
+        // Power was cut during an earlier one.
+        fs::create_dir_all(repositories.join("cd.new")).unwrap();
+        assert!(!extract(directory.path(), "ab", true));
+        assert_eq!(fs::read_dir(&repositories).unwrap().count(), 0);
+        assert!(extract(directory.path(), "ab", false));
+        assert!(repositories.join("ab/a-1.rpm").exists());
+        assert!(extract(directory.path(), "cd", false));
+        let names: Vec<_> = fs::read_dir(&repositories)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["cd"]);
     }
 }
