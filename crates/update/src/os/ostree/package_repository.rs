@@ -131,6 +131,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the script runs on real files with a podman of the test"
+)]
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
