@@ -1,0 +1,121 @@
+//! Unlocks the deployment of a trial for one boot, and locks it again if the reboot does not happen.
+
+use machinist_base::{error_chain::chain, reason::Reason};
+
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError,
+    os_trial::{MAX_ATTEMPTS, RETRY_DELAY, StepFailure},
+};
+use crate::{
+    journal::{Direction, OsTrialState},
+    os::{DeploymentId, DesiredDeployment, OsError, ProviderStep},
+    phase::PhaseEvent,
+    service_port::Services,
+};
+
+impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
+    /// Unlocks the deployment for the reboot that is requested next, and marks it; the caller saves the journal. Stages
+    /// the deployment again if it is gone, such as after the removal of its kernel. Returns an event if that fails.
+    pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
+        let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
+        match &self.journal.os_trial {
+            Some(trial) if is_forward && trial.state == OsTrialState::RollingBack => {
+                return Ok(Some(PhaseEvent::Withdrawn));
+            }
+            Some(_) if is_forward => {}
+            _ => return Ok(None),
+        }
+        let Err(failure) = self.unlock_with_retries().await else {
+            self.set_trial_state(OsTrialState::Armed);
+            return Ok(None);
+        };
+        // The boot loader may have got the request nevertheless.
+        self.lock_deployment().await?;
+        // Such as while the registry of a deployment that must be staged again does not answer.
+        let is_retried = failure.retryable && failure.reason != Reason::OSStepFailed;
+        self.record_failure(&*failure.error, failure.reason, is_retried);
+        Ok(Some(match is_retried {
+            true => PhaseEvent::StepFailed,
+            false => PhaseEvent::Withdrawn,
+        }))
+    }
+
+    async fn unlock_with_retries(&mut self) -> Result<(), StepFailure> {
+        for _ in 1..MAX_ATTEMPTS {
+            match self.try_unlock().await {
+                Err(failure) if failure.retryable => {
+                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
+                }
+                unlocked => return unlocked,
+            }
+        }
+        self.try_unlock().await
+    }
+
+    async fn try_unlock(&mut self) -> Result<(), StepFailure> {
+        let provider = self.provider()?;
+        let Some(trial) = self.journal.os_trial.clone() else {
+            return Ok(());
+        };
+        let id = DeploymentId::new(&trial.deployment);
+        match self.run_responsive(provider.unlock(&id)).await {
+            Err(OsError::DeploymentMissing { .. }) if !self.has_booted() => {}
+            unlocked => return Ok(unlocked?),
+        }
+        tracing::warn!(
+            "the deployment {} is gone; staging it again",
+            trial.deployment
+        );
+        let wanted = DesiredDeployment::from(trial.update());
+        let limit = self.options.current().os_step_timeout;
+        self.run_responsive(provider.fetch(&wanted, limit)).await?;
+        let staged = self.run_responsive(provider.stage(&wanted, limit));
+        let Some(staged) = staged.await? else {
+            return Err(OsError::DeploymentMissing {
+                step: ProviderStep::Unlock,
+                id,
+            }
+            .into());
+        };
+        self.run_responsive(provider.unlock(&staged)).await?;
+        if let Some(trial) = &mut self.journal.os_trial {
+            trial.deployment = staged.as_str().to_owned();
+        }
+        Ok(())
+    }
+
+    /// Locks the deployment again, because the reboot does not happen now.
+    pub(super) async fn lock_deployment(&mut self) -> Result<(), UpdateError> {
+        let state = self.journal.os_trial.as_ref().map(|trial| trial.state);
+        // An earlier process may have unlocked a staged one and not have recorded it.
+        if !matches!(state, Some(OsTrialState::Staged | OsTrialState::Armed)) {
+            return Ok(());
+        }
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.lock()).await
+        {
+            // The next boot would be an attempt.
+            tracing::error!(reason = %error.reason(), "{}", chain(&error));
+            return Ok(());
+        }
+        if state != Some(OsTrialState::Armed) {
+            return Ok(());
+        }
+        self.set_trial_state(match self.has_booted() {
+            true => OsTrialState::Booted,
+            false => OsTrialState::Staged,
+        });
+        self.save().await
+    }
+
+    /// Locks the deployment that runs as a trial: no further boot enters it, also if an administrator changes the menu of
+    /// the boot loader.
+    pub(super) async fn lock_booted(&self) {
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.lock()).await
+        {
+            tracing::error!(reason = %error.reason(), "{}", chain(&error));
+        }
+    }
+}
