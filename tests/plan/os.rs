@@ -101,6 +101,36 @@ fn changes_unsupported_by_the_os_provider_are_rejected_by_name() {
 }
 
 #[test]
+fn a_refusal_names_the_program_that_the_host_lacks() {
+    let to = MachineConfig {
+        extensions: vec!["usbguard".to_owned()],
+        ..asks_for(NEW)
+    };
+    let only_arguments = OsCapabilities {
+        kernel_arguments: true,
+        ..OsCapabilities::without_provider(HostKind::Ostree)
+    };
+    let tree = Tree::new();
+    let observed = tree.observed(&MachineConfig::default(), &to, CallerFacts::default());
+    let capabilities = Capabilities {
+        os: only_arguments,
+        ..LIVE
+    };
+    let from = MachineConfig::default();
+    let planned =
+        machinist_plan::between(&from, &to, &observed, &Policies::default(), capabilities);
+    let refusals = planned.unwrap_err();
+    let messages: Vec<_> = refusals.iter().map(|refusal| &*refusal.message).collect();
+    for lacking in [
+        "cannot change the OS image: libostree's extension for container images or skopeo is not installed",
+        "cannot change OS extensions: rpm-ostree is not installed",
+    ] {
+        let is_named = messages.iter().any(|message| message.ends_with(lacking));
+        assert!(is_named, "{lacking}: {messages:?}");
+    }
+}
+
+#[test]
 fn an_image_is_refused_at_its_own_field() {
     let rendered = |image: &str| {
         config(&format!(

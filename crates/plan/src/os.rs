@@ -63,6 +63,15 @@ impl OsPart {
         }
     }
 
+    /// What an image-based host needs for it besides OSTree.
+    const fn program(self) -> Option<&'static str> {
+        match self {
+            Self::Image => Some("libostree's extension for container images or skopeo"),
+            Self::ExtensionsImage | Self::KernelType | Self::Extensions => Some("rpm-ostree"),
+            Self::KernelArguments | Self::Fips => None,
+        }
+    }
+
     const fn kind(self) -> EntryKind {
         match self {
             Self::Image | Self::ExtensionsImage | Self::KernelType => EntryKind::OSImage,
@@ -122,7 +131,7 @@ impl OsChange {
             OsPart::Fips => {
                 format!("{what}: FIPS mode can only be set when a machine is installed")
             }
-            part => format!("{what}: {}", capabilities.missing(part.words())),
+            part => format!("{what}: {}", capabilities.missing(part)),
         };
         let reason = match self.entry.kind {
             EntryKind::KernelArgument => Reason::NoProviderForKernelArguments,

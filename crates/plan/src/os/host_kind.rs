@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{ImageRef, OsPackages};
+use super::{ImageRef, OsPackages, OsPart};
 use machinist_ignition::{KernelCommandLine, OsConfig};
 
 /// How the operating system of a host is installed and updated.
@@ -158,18 +158,23 @@ impl OsCapabilities {
         self.image || self.kernel_arguments || self.kernel_type || self.extensions
     }
 
-    /// Why `what` cannot be changed here, as a sentence without a final dot.
-    pub(super) fn missing(self, what: &str) -> String {
+    /// Why a part cannot be changed here, as a sentence without a final dot.
+    pub(super) fn missing(self, part: OsPart) -> String {
+        let what = part.words();
         match (self.host, self.has_provider()) {
             (host, false) if let Some(obstacle) = self.obstacle => {
                 format!("cannot change {what} on {host}: {obstacle}")
             }
             (HostKind::Unknown, false) => format!("no provider on this host can change {what}"),
             (host, false) => format!("cannot change {what} on {host}: no built-in provider"),
-            (host, true) => format!(
-                "cannot change {what} on {host}: not supported by its \
-                 provider"
-            ),
+            (HostKind::Bootc | HostKind::RpmOstree | HostKind::Ostree, true)
+                if let Some(program) = part.program() =>
+            {
+                format!("cannot change {what}: {program} is not installed")
+            }
+            (host, true) => {
+                format!("cannot change {what} on {host}: not supported by its provider")
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn warnings(
     let kept = kept.map(|change| {
         let why = match change.part.can_be_changed(capabilities) {
             true => "machinist has not added it".to_owned(),
-            false => capabilities.missing(change.part.words()),
+            false => capabilities.missing(change.part),
         };
         format!(
             "{} is no longer in the config, but stays: {why}",
