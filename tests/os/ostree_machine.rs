@@ -269,19 +269,25 @@ impl OstreeProgram {
             "-c",
             script,
             _,
+            policy @ ..,
+            "--transport",
             transport,
             name,
         ] = arguments
         else {
             panic!("{arguments:?}");
         };
-        let switch = "/usr/bin/bootc switch --quiet --transport \"$1\" \"$2\"; code=$?; ";
+        let switch = "/usr/bin/bootc switch --quiet \"$@\"; code=$?; ";
         let lock = "|| /usr/bin/ostree admin lock-finalization || code=1; exit $code";
         let is_locked_always = script.contains(switch) && script.ends_with(lock);
         assert!(is_locked_always, "{script}");
-        let reference = match *transport {
-            "registry" => format!("ostree-unverified-registry:{name}"),
-            transport => format!("ostree-unverified-image:{transport}:{name}"),
+        let reference = match (policy, *transport) {
+            (["--enforce-container-sigpolicy"], "registry") => {
+                format!("ostree-image-signed:docker://{name}")
+            }
+            ([], "registry") => format!("ostree-unverified-registry:{name}"),
+            ([], transport) => format!("ostree-unverified-image:{transport}:{name}"),
+            other => panic!("{other:?}"),
         };
         let booted = self.files.booted();
         let origin = format!("ostree/deploy/debian/deploy/{booted}.origin");

@@ -181,8 +181,9 @@ fn stored_by(reference: &str) -> String {
     match reference.strip_prefix("ostree-unverified-registry:") {
         Some(name) => format!("docker://{name}"),
         None => {
-            let name = reference.strip_prefix("ostree-unverified-image:");
-            name.unwrap().to_owned()
+            let kinds = ["ostree-unverified-image:", "ostree-image-signed:"];
+            let mut names = kinds.iter().filter_map(|kind| reference.strip_prefix(kind));
+            names.next().unwrap().to_owned()
         }
     }
 }

@@ -289,6 +289,31 @@ async fn a_new_config_ends_a_download() {
     assert_eq!(booted_commit(&host), before);
 }
 
+/// An administrator has chosen an image whose signature the policy requires.
+#[tokio::test(start_paused = true)]
+async fn the_next_image_is_verified_like_the_running_one() {
+    for layout in [Layout::Debian, Layout::Bootc] {
+        let mut host = Host::with_layout(layout);
+        let origin = |host: &Host| {
+            format!(
+                "ostree/deploy/debian/deploy/{}.0.origin",
+                booted_commit(host)
+            )
+        };
+        let reference = "container-image-reference=ostree-image-signed:docker://";
+        let signed = format!("[origin]\n{reference}registry.example.com/os:8\n");
+        std::fs::write(host.sandbox.path(&origin(&host)), signed).unwrap();
+        for (name, image) in [("one", image("one")), ("two", image("two"))] {
+            host.ostree.registry.publish(&image, "1.0");
+            host.apply(&with_image(name, &image)).await;
+            assert_eq!(booted_commit(&host), commit_of(&image));
+            let origin = host.ostree.read(&origin(&host));
+            let expected = format!("{reference}{image}\n");
+            assert!(origin.ends_with(&expected), "{layout:?}: {origin}");
+        }
+    }
+}
+
 /// bootc adds the kernel arguments of the image, which stay when the config changes its own.
 #[tokio::test(start_paused = true)]
 async fn bootc_stages_an_image_with_its_kernel_arguments() {

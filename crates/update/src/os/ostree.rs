@@ -25,6 +25,7 @@ mod package_repository;
 mod package_update;
 mod read_only_mounts;
 mod repository_images;
+mod signature_source;
 mod staged;
 mod staging;
 mod state;

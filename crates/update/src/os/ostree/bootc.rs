@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{
     OstreeProvider, RpmOstree, deployment_origin, error::OstreeError, repository_images,
-    staged::Staged,
+    signature_source::SignatureSource, staged::Staged,
 };
 use crate::os::HostCommand;
 use machinist_plan::{ImageRef, ImageTransport};
@@ -17,9 +17,9 @@ use machinist_plan::{ImageRef, ImageTransport};
 /// Holds a lock against shutdowns while another program runs.
 const SYSTEMD_INHIBIT: &str = "/usr/bin/systemd-inhibit";
 
-/// Stages the image `$2` of the transport `$1` and locks the deployment, also when bootc has failed after staging it or when
-/// the unit is stopped. `bootc switch` cannot lock it.
-const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet --transport \"$1\" \"$2\"; code=$?; \
+/// Stages the image that the arguments of bootc name and locks the deployment, also when bootc has failed after staging it
+/// or when the unit is stopped. `bootc switch` cannot lock it.
+const SWITCH_AND_LOCK: &str = "trap : TERM; /usr/bin/bootc switch --quiet \"$@\"; code=$?; \
                                test ! -e /run/ostree/staged-deployment || \
                                /usr/bin/ostree admin lock-finalization || code=1; exit $code";
 
@@ -49,7 +49,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             ImageTransport::Registry => &reference,
             _ => image.name(),
         };
-        let arguments = [
+        let mut arguments = vec![
             "--what=shutdown",
             "--mode=block",
             "--who=machinist",
@@ -58,9 +58,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             "-c",
             SWITCH_AND_LOCK,
             "sh",
-            image.transport().name(),
-            name,
         ];
+        if SignatureSource::of_booted(&self.root) == SignatureSource::Policy {
+            arguments.push("--enforce-container-sigpolicy");
+        }
+        arguments.extend(["--transport", image.transport().name(), name]);
         let switched = self.run_in_background(SYSTEMD_INHIBIT, &arguments, limit);
         switched.await.map_err(OstreeError::Switch)?;
         let staged = Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("bootc switch"))?;

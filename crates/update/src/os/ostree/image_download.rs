@@ -104,7 +104,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.try_remove_images(Some(image)).await;
         let recorded = self.record_before(image);
         recorded.map_err(|error| at(error.into()))?;
-        let reference = repository_images::pull_reference(image);
+        let reference = repository_images::pull_reference(&self.root, image);
         let pull = [
             "container",
             "image",

@@ -50,7 +50,7 @@ impl PackageUpdate {
         Ok(is_needed.then(|| Self {
             result: booted.after(&change),
             change: PackageChange {
-                image: image.map(repository_images::pull_reference),
+                image: image.map(|image| repository_images::pull_reference(root, image)),
                 ..change
             },
             repository: repository.cloned(),

@@ -13,6 +13,7 @@ use super::{
     error::OstreeError,
     layered_packages::{LayeredPackages, PackageNames},
     own_packages::own_packages,
+    signature_source::SignatureSource,
 };
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
@@ -32,7 +33,7 @@ pub(super) fn is_origin(
     deployment: &DeploymentId,
     image: &ImageRef,
 ) -> bool {
-    let reference = pull_reference(image);
+    let reference = pull_reference(root, image);
     let origin = origin_of(root, stateroot, deployment).unwrap_or_default();
     let mut values = origin.lines().filter_map(|line| line.split_once('='));
     values.any(|(_, value)| value.trim() == reference)
@@ -71,20 +72,16 @@ pub(super) fn check_image(
 }
 
 /// The origin of a deployment of this image.
-pub(super) fn origin_text(image: &ImageRef) -> String {
+pub(super) fn origin_text(root: &Root, image: &ImageRef) -> String {
     format!(
         "[origin]\ncontainer-image-reference={}\n",
-        pull_reference(image)
+        pull_reference(root, image)
     )
 }
 
-/// The image as `ostree container image pull` names it. The program that downloads it enforces
-/// containers-policy.json(5).
-pub(super) fn pull_reference(image: &ImageRef) -> String {
-    match image.transport() {
-        ImageTransport::Registry => format!("ostree-unverified-registry:{image}"),
-        _ => format!("ostree-unverified-image:{}", storage_reference(image)),
-    }
+/// The image as `ostree container image pull` names it.
+pub(super) fn pull_reference(root: &Root, image: &ImageRef) -> String {
+    SignatureSource::of_booted(root).reference(image)
 }
 
 /// The image as `ostree container image remove` names it. A path has no digest there.

@@ -80,7 +80,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             )));
         };
         if self.host != HostKind::Bootc {
-            let origin = self.write_origin(&repository_images::origin_text(&image))?;
+            let origin = self.write_origin(&repository_images::origin_text(&self.root, &image))?;
             return Ok(Some((new, origin.to_owned())));
         }
         let switched = self.switch(&image, &state.stateroot, limit).await?;
