@@ -16,6 +16,7 @@ mod full_disk;
 mod grub_host;
 pub(crate) mod grub_machine;
 mod kinds;
+mod leave_host;
 mod mutants;
 pub(crate) mod ostree_files;
 mod ostree_foreign_changes;

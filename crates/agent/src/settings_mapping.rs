@@ -63,14 +63,7 @@ pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<
 /// Discards a deployment that an update has staged and that no update needs any more, and images of no deployment.
 pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
     match os_provider(root, Some(&Systemd::of(root))) {
-        Some(provider) => {
-            os::discard_staged(&*provider).await?;
-            // Images and files that stay do not keep the host from being used without machinist.
-            if let Err(error) = provider.clean_up().await {
-                tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-            }
-            Ok(())
-        }
+        Some(provider) => os::leave_host(&*provider).await,
         None => Ok(()),
     }
 }

@@ -162,6 +162,16 @@ pub async fn discard_staged(provider: &dyn OsProvider) -> Result<(), OsError> {
     }
 }
 
+/// Discards the staged deployment and removes what no deployment needs, before machinist leaves the host. A host is usable
+/// without machinist even if images or files of the boot loader stay.
+pub async fn leave_host(provider: &dyn OsProvider) -> Result<(), OsError> {
+    discard_staged(provider).await?;
+    if let Err(error) = provider.clean_up().await {
+        tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+    }
+    Ok(())
+}
+
 /// Returns the built-in provider of the host below `root`; `None` if it has none.
 pub fn provider(
     root: &Root,
