@@ -8,6 +8,8 @@
 )]
 
 mod argument_lists;
+pub(crate) mod bootc_program;
+mod bootc_with_rpm_ostree;
 mod contract;
 mod fake_host;
 mod fedora_host;

@@ -40,6 +40,8 @@ pub(crate) enum Layout {
     Bootc,
     /// As with bootc, but there is rpm-ostree instead.
     RpmOstree,
+    /// There are both, as on RHEL CoreOS.
+    BootcAndRpmOstree,
 }
 
 impl Layout {
@@ -47,7 +49,17 @@ impl Layout {
     pub(super) const fn grub(self) -> &'static str {
         match self {
             Self::Debian => "boot/grub",
-            Self::Bootc | Self::RpmOstree => "boot/grub2",
+            _ => "boot/grub2",
+        }
+    }
+
+    /// The programs that change images and packages.
+    pub(super) const fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Debian => &[],
+            Self::Bootc => &["usr/bin/bootc"],
+            Self::RpmOstree => &["usr/bin/rpm-ostree"],
+            Self::BootcAndRpmOstree => &["usr/bin/bootc", "usr/bin/rpm-ostree"],
         }
     }
 
@@ -56,7 +68,7 @@ impl Layout {
         match self {
             Self::Debian | Self::Bootc => "rw",
             // As on Fedora CoreOS.
-            Self::RpmOstree => "ro",
+            Self::RpmOstree | Self::BootcAndRpmOstree => "ro",
         }
     }
 
@@ -64,7 +76,7 @@ impl Layout {
     const fn kernel(self) -> &'static str {
         match self {
             Self::Debian => "/boot/ostree/debian-beef/vmlinuz-6.1",
-            Self::Bootc | Self::RpmOstree => "/ostree/debian-beef/vmlinuz-6.1",
+            _ => "/ostree/debian-beef/vmlinuz-6.1",
         }
     }
 }

@@ -17,8 +17,9 @@ use machinist_update::os::{
 };
 
 use super::{
+    bootc_program::BootcProgram,
     grub_machine::{Below, Failing, failing_root, root_until},
-    ostree_files::{Entry, Files, LOCKED, Layout},
+    ostree_files::{Entry, Files, Layout},
     ostree_registry::OstreeRegistry,
     rpm_ostree_daemon::RpmOstreeDaemon,
 };
@@ -65,6 +66,7 @@ pub(crate) struct OstreeMachine {
     failing: Failing,
     panics: Mutex<Option<Entry>>,
     pub(crate) registry: Arc<OstreeRegistry>,
+    pub(crate) bootc: Arc<BootcProgram>,
     pub(crate) rpm_ostree: Arc<RpmOstreeDaemon>,
 }
 
@@ -95,19 +97,19 @@ impl OstreeMachine {
             Layout::Debian => {
                 symlink("../loader/grub.cfg", files.path("boot/grub/grub.cfg")).unwrap();
             }
-            Layout::Bootc | Layout::RpmOstree => {
+            _ => {
                 files.write("boot/grub2/grub.cfg", STATIC_CONFIG);
-                let program = match layout {
-                    Layout::Bootc => "usr/bin/bootc",
-                    _ => "usr/bin/rpm-ostree",
-                };
-                files.write(program, "");
                 files.write("usr/bin/unshare", "");
             }
         }
+        for program in layout.programs() {
+            files.write(program, "");
+        }
         let options = match layout {
             // As on Fedora CoreOS, where the variable is empty but in the first boot.
-            Layout::RpmOstree => BEFORE.replacen(' ', " $ignition_firstboot ", 1),
+            Layout::RpmOstree | Layout::BootcAndRpmOstree => {
+                BEFORE.replacen(' ', " $ignition_firstboot ", 1)
+            }
             _ => BEFORE.to_owned(),
         };
         let menu = ["cd", "ab"].map(|commit| (files.new_deployment(commit), options.clone()));
@@ -121,6 +123,7 @@ impl OstreeMachine {
             failing: Failing::default(),
             panics: Mutex::default(),
             registry: Arc::default(),
+            bootc: Arc::default(),
             rpm_ostree: Arc::default(),
         };
         machine.boot();
@@ -169,6 +172,7 @@ impl OstreeMachine {
             files: self.files.clone(),
             failing: Arc::clone(failing),
             registry: Arc::clone(&self.registry),
+            bootc: Arc::clone(&self.bootc),
             rpm_ostree: Arc::clone(&self.rpm_ostree),
         }
     }
@@ -249,74 +253,13 @@ pub(crate) struct OstreeProgram {
     files: Files,
     failing: Failing,
     registry: Arc<OstreeRegistry>,
+    bootc: Arc<BootcProgram>,
     rpm_ostree: Arc<RpmOstreeDaemon>,
 }
 
 impl OstreeProgram {
     fn is_failing(&self) -> bool {
         self.failing.lock().unwrap().take().is_some()
-    }
-
-    /// Stages an image as `bootc switch` does, with the kernel arguments of the image, and locks it, also after a
-    /// failure.
-    fn switch(&self, arguments: &[&str], is_failing: bool) -> Result<(), String> {
-        let [
-            "--what=shutdown",
-            "--mode=block",
-            _,
-            _,
-            "/bin/sh",
-            "-c",
-            script,
-            _,
-            policy @ ..,
-            "--transport",
-            transport,
-            name,
-        ] = arguments
-        else {
-            panic!("{arguments:?}");
-        };
-        let switch = "/usr/bin/bootc switch --quiet \"$@\"; code=$?; ";
-        let lock = "|| /usr/bin/ostree admin lock-finalization || code=1; exit $code";
-        let is_locked_always = script.contains(switch) && script.ends_with(lock);
-        assert!(is_locked_always, "{script}");
-        let reference = match (policy, *transport) {
-            (["--enforce-container-sigpolicy"], "registry") => {
-                format!("ostree-image-signed:docker://{name}")
-            }
-            ([], "registry") => format!("ostree-unverified-registry:{name}"),
-            ([], transport) => format!("ostree-unverified-image:{transport}:{name}"),
-            other => panic!("{other:?}"),
-        };
-        let booted = self.files.booted();
-        let origin = format!("ostree/deploy/debian/deploy/{booted}.origin");
-        if self
-            .files
-            .read(&origin)
-            .contains(&format!("={reference}\n"))
-        {
-            // "Image specification is unchanged."
-            return Ok(());
-        }
-        let pull = ["pull", "--quiet", "/ostree/repo", &reference];
-        self.registry.run(&self.files.directory, &pull)?;
-        let mut menu = self.files.menu().into_iter();
-        let (_, options) = menu.find(|(name, _)| *name == booted).unwrap();
-        let mut words: Vec<String> = options.split(' ').map(str::to_owned).collect();
-        words.extend(self.registry.arguments());
-        let commit = self.registry.pulled(&self.files.directory, &reference);
-        let name = self.files.new_deployment(&commit);
-        let origin = format!("[origin]\ncontainer-image-reference={reference}\n");
-        let file = format!("ostree/deploy/debian/deploy/{name}.origin");
-        self.files.write(&file, origin);
-        self.files.remove_staged();
-        self.files.write_staged(&name, &words);
-        self.files.write(LOCKED, "");
-        match is_failing {
-            true => Err("Pulling bound images".to_owned()),
-            false => Ok(()),
-        }
     }
 
     /// The program that runs `ostree container`: where /sysroot is mounted read-only, one that remounts it.
@@ -470,7 +413,10 @@ impl HostCommand for OstreeProgram {
         self.registry.set_running(false);
         let failing = self.is_failing();
         let done = match (program, arguments) {
-            ("/usr/bin/systemd-inhibit", _) => self.switch(arguments, failing),
+            ("/usr/bin/systemd-inhibit", _) => {
+                self.bootc
+                    .switch(&self.files, &self.registry, arguments, failing)
+            }
             ("/bin/sh", ["-c", _, _, image, directory]) => self.extract(image, directory),
             (OSTREE, ["container", "image", "pull", ..]) if failing => {
                 Err("pinging container registry: connection refused".to_owned())

@@ -16,11 +16,15 @@ use super::{
     rpm_ostree_daemon::Packages,
 };
 
-struct RpmOstreeHost(OstreeHost);
+pub(super) struct RpmOstreeHost(pub(super) OstreeHost);
 
 impl RpmOstreeHost {
     fn new() -> Self {
-        Self(OstreeHost::with_layout(Layout::RpmOstree))
+        Self::with_layout(Layout::RpmOstree)
+    }
+
+    pub(super) fn with_layout(layout: Layout) -> Self {
+        Self(OstreeHost::with_layout(layout))
     }
 
     fn agent(&self) -> OstreeProvider<OstreeProgram> {
@@ -28,7 +32,7 @@ impl RpmOstreeHost {
     }
 
     /// Adds packages as an administrator does, to the deployment that runs.
-    fn add_packages(&self, text: &str) {
+    pub(super) fn add_packages(&self, text: &str) {
         let booted = self.booted();
         let origin = format!("ostree/deploy/debian/deploy/{booted}.origin");
         let before = self.0.read(&origin);
@@ -43,13 +47,13 @@ impl RpmOstreeHost {
     }
 
     /// The packages of the running deployment.
-    fn packages(&self) -> Packages {
+    pub(super) fn packages(&self) -> Packages {
         let origin = format!("ostree/deploy/debian/deploy/{}.origin", self.booted());
         Packages::of_origin(&self.0.read(&origin))
     }
 
     /// Fetches, stages, boots and keeps a deployment.
-    async fn run_on(&self, wanted: &DesiredDeployment) {
+    pub(super) async fn run_on(&self, wanted: &DesiredDeployment) {
         let agent = self.agent();
         agent.fetch(wanted, STEP_TIMEOUT).await.unwrap();
         assert!(agent.fetched(wanted).await.unwrap().is_some());
@@ -108,11 +112,11 @@ impl Host for RpmOstreeHost {
     }
 }
 
-fn names(all: &[&str]) -> BTreeSet<String> {
+pub(super) fn names(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(|one| (*one).to_owned()).collect()
 }
 
-fn with_packages(kernel_type: KernelType, extensions: &[&str]) -> DesiredDeployment {
+pub(super) fn with_packages(kernel_type: KernelType, extensions: &[&str]) -> DesiredDeployment {
     DesiredDeployment {
         packages: Some(OsPackages {
             kernel_type,
@@ -134,8 +138,10 @@ fn from_repository(extensions: &[&str], repository: &ImageRef) -> DesiredDeploym
 
 #[tokio::test(start_paused = true)]
 async fn the_ostree_provider_passes_the_contract_with_rpm_ostree() {
-    let broken = every_provider_keeps(RpmOstreeHost::new).await;
-    assert!(broken.is_empty(), "{broken:#?}");
+    for layout in [Layout::RpmOstree, Layout::BootcAndRpmOstree] {
+        let broken = every_provider_keeps(|| RpmOstreeHost::with_layout(layout)).await;
+        assert!(broken.is_empty(), "{layout:?}: {broken:#?}");
+    }
 }
 
 #[tokio::test]
