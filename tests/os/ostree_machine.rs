@@ -22,6 +22,7 @@ use super::{
     ostree_files::{Entry, Files, Layout},
     ostree_registry::OstreeRegistry,
     rpm_ostree_daemon::RpmOstreeDaemon,
+    unshare_program::{self, UNSHARE, UnshareProgram},
 };
 
 /// The arguments of the machine before the first step, without the one that selects a deployment.
@@ -50,7 +51,6 @@ fi
 "#;
 
 const OSTREE: &str = "/usr/bin/ostree";
-const UNSHARE: &str = "/usr/bin/unshare";
 
 /// The steps that fail because `ostree admin` does, the others at their first write.
 const BY_PROGRAM: &[ProviderStep] = &[
@@ -65,6 +65,7 @@ pub(crate) struct OstreeMachine {
     files: Files,
     failing: Failing,
     panics: Mutex<Option<Entry>>,
+    pub(crate) unshare: Arc<UnshareProgram>,
     pub(crate) registry: Arc<OstreeRegistry>,
     pub(crate) bootc: Arc<BootcProgram>,
     pub(crate) rpm_ostree: Arc<RpmOstreeDaemon>,
@@ -122,6 +123,7 @@ impl OstreeMachine {
             files,
             failing: Failing::default(),
             panics: Mutex::default(),
+            unshare: Arc::default(),
             registry: Arc::default(),
             bootc: Arc::default(),
             rpm_ostree: Arc::default(),
@@ -171,6 +173,7 @@ impl OstreeMachine {
         OstreeProgram {
             files: self.files.clone(),
             failing: Arc::clone(failing),
+            unshare: Arc::clone(&self.unshare),
             registry: Arc::clone(&self.registry),
             bootc: Arc::clone(&self.bootc),
             rpm_ostree: Arc::clone(&self.rpm_ostree),
@@ -252,6 +255,7 @@ impl OstreeMachine {
 pub(crate) struct OstreeProgram {
     files: Files,
     failing: Failing,
+    unshare: Arc<UnshareProgram>,
     registry: Arc<OstreeRegistry>,
     bootc: Arc<BootcProgram>,
     rpm_ostree: Arc<RpmOstreeDaemon>,
@@ -267,56 +271,6 @@ impl OstreeProgram {
         match self.files.layout.boot_options() {
             "ro" => UNSHARE,
             _ => OSTREE,
-        }
-    }
-
-    /// The program that unshare starts after it has remounted /sysroot.
-    fn without_unshare<'a, 'b>(
-        &self,
-        program: &'a str,
-        arguments: &'b [&'a str],
-    ) -> (&'a str, &'b [&'a str]) {
-        let (program, arguments) = match (program, arguments) {
-            (
-                UNSHARE,
-                [
-                    "--mount",
-                    _,
-                    _,
-                    _,
-                    _,
-                    script,
-                    _,
-                    "/sysroot",
-                    program,
-                    rest @ ..,
-                ],
-            ) => {
-                assert!(script.starts_with("mount -o remount,rw \"$1\" && shift && exec"));
-                (*program, rest)
-            }
-            other => {
-                let is_extension = matches!(arguments, ["container" | "refs", ..]);
-                assert!(
-                    !is_extension || self.ostree_program() == OSTREE,
-                    "{arguments:?}"
-                );
-                other
-            }
-        };
-        (program, arguments)
-    }
-
-    /// Replaces or removes a file on a file system that is mounted read-only.
-    fn change_read_only(&self, arguments: &[&str]) {
-        match arguments {
-            [source, file] => {
-                let text = self.files.read(source);
-                self.files.write(file, &text);
-                self.files.write(&format!("run/by-unshare{file}"), text);
-            }
-            [file] => fs::remove_file(self.files.path(file)).unwrap(),
-            other => panic!("{other:?}"),
         }
     }
 
@@ -346,7 +300,9 @@ impl HostCommand for OstreeProgram {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let (_, arguments) = self.without_unshare(program, arguments);
+        let (_, arguments) = self.unshare.started(program, arguments);
+        let is_extension = matches!(arguments, ["container" | "refs", ..]);
+        assert!(!is_extension || program == self.ostree_program());
         let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
         if is_step && self.is_failing() {
             return Err("exit status 1".into());
@@ -368,8 +324,8 @@ impl HostCommand for OstreeProgram {
             }
             ["--mount", _, _, _, _, script, _, "/boot", rest @ ..] => {
                 assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
-                self.change_read_only(rest);
-                Ok(())
+                let changed = unshare_program::change_file(&self.files, rest);
+                changed.map_err(|error| error.to_string())
             }
             ["refs", "--repo", "/ostree/repo", rest @ ..] => {
                 RpmOstreeDaemon::refs(&self.files, rest)
@@ -403,7 +359,9 @@ impl HostCommand for OstreeProgram {
         files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
         self.registry.set_running(true);
-        let (program, arguments) = self.without_unshare(program, arguments);
+        let is_extension = matches!(arguments, ["container", ..]);
+        assert!(!is_extension || program == self.ostree_program());
+        let (program, arguments) = self.unshare.started(program, arguments);
         if program == OSTREE {
             let needed = "layers already present: 2; layers needed: 4 (1.2\u{a0}GB)\n";
             self.files.write(files.output, needed);
