@@ -17,6 +17,7 @@ mod fedora_machine;
 mod full_disk;
 mod grub_host;
 pub(crate) mod grub_machine;
+mod interruptions;
 mod kinds;
 mod leave_host;
 mod mutants;

@@ -9,7 +9,9 @@ use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, Provider
 use super::{
     contract::{Host, every_provider_keeps},
     fedora_machine::{FedoraMachine, Fsfreeze, HOST_OPTIONS, VENDOR_CMDLINE},
+    full_disk::FillableHost,
     grub_machine::BEFORE,
+    interruptions::Interruption,
     power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
 };
 
@@ -80,6 +82,12 @@ impl Host for FedoraHost {
     }
 
     fn takes(&self, _long: Duration) {}
+}
+
+impl FillableHost for FedoraHost {
+    fn interrupted_agent(&self, interruption: &Interruption) -> Self::Provider {
+        self.machine.agent_on(interruption.root(&self.path("")))
+    }
 }
 
 impl CuttableHost for FedoraHost {

@@ -1,30 +1,28 @@
-//! A disk that becomes full while GRUB's provider keeps a deployment, in a process that goes on.
+//! A disk that becomes full while a provider keeps a deployment, in a process that goes on.
 
-use std::{
-    fs,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
-
-use machinist_base::abs_path::AbsPath;
-use machinist_rootfs::{FsOp, FsOpKind, Root};
-use machinist_testkit::sandbox::temporary;
-use machinist_update::os::{DeploymentId, OsProvider as _};
+use machinist_update::os::{DeploymentId, OsProvider};
 
 use super::{
-    contract::{STEP_TIMEOUT, wanted},
-    grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd, mkconfig},
+    contract::Host,
+    fedora_host::FedoraHost,
+    grub_host::GrubHost,
+    grub_machine,
+    interruptions::{Interruption, Lack, moments},
+    ostree_files::Layout,
+    ostree_host::OstreeHost,
+    ostree_machine,
+    power_cuts::{CuttableHost, stages},
+    systemd_boot_host::SystemdBootHost,
+    systemd_boot_machine,
 };
 
-/// How long the disk is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full {
-    /// For one operation.
-    Once,
-    /// Until space is freed.
-    Longer,
+/// A machine whose disk can become full.
+pub(crate) trait FillableHost: CuttableHost {
+    /// A provider of which operations fail.
+    fn interrupted_agent(&self, interruption: &Interruption) -> Self::Provider;
+
+    /// Checks that the boot loader's files agree with those of which they are made.
+    fn assert_consistent(&self, _case: &str) {}
 }
 
 /// What follows the failed step.
@@ -32,106 +30,119 @@ enum Full {
 enum Then {
     KeepAgain,
     Discard,
+    /// While the disk is still full; then the machine loses power.
+    DiscardInVain,
     PowerCut,
 }
 
-/// The root of a machine whose disk is full from this operation on, and the path of the first one that fails. A sync may
-/// fail as well: some file systems allocate space only then. Removing needs none.
-fn full_root(
-    machine: &GrubMachine,
-    full: Full,
-    operations: usize,
-) -> (Root, Arc<OnceLock<AbsPath>>) {
-    let done = AtomicUsize::new(0);
-    let failed = Arc::new(OnceLock::new());
-    let first = Arc::clone(&failed);
-    let hook = move |op: &FsOp| {
-        if matches!(op.act, FsOpKind::Unlink | FsOpKind::RemoveDir) {
-            return None;
-        }
-        let before = done.fetch_add(1, Ordering::Relaxed);
-        let is_full = before == operations || (before > operations && full == Full::Longer);
-        is_full.then(|| {
-            first.get_or_init(|| op.path.clone());
-            std::io::ErrorKind::StorageFull.into()
-        })
-    };
-    let root = Root::open(&machine.path("")).unwrap();
-    (root.with_fault(Arc::new(hook)), failed)
-}
-
-/// Whether grub.cfg is what grub-mkconfig writes now.
-fn agrees(machine: &GrubMachine) -> bool {
-    mkconfig(&machine.path(""), "/boot/grub/expected");
-    let expected = machine.read("boot/grub/expected");
-    fs::remove_file(machine.path("boot/grub/expected")).unwrap();
-    machine.read("boot/grub/grub.cfg") == expected
-}
+const CASES: [(Lack, Then); 4] = [
+    (Lack::SpaceOnce, Then::KeepAgain),
+    (Lack::Space, Then::Discard),
+    (Lack::Space, Then::DiscardInVain),
+    (Lack::Space, Then::PowerCut),
+];
 
 /// A machine that runs on a trial.
-async fn in_trial(machine: &GrubMachine) -> DeploymentId {
-    let agent = machine.agent();
-    let staged = agent.stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
-    let id = staged.unwrap().unwrap();
-    agent.unlock(&id).await.unwrap();
-    machine.boot();
+async fn in_trial<H: Host>(host: &H) -> DeploymentId {
+    let id = stages(host, "nosmt", "").await;
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
     id
 }
 
 /// Fills the disk at an operation of `keep`, and returns whether that was done before.
-async fn is_kept_before(operations: usize, full: Full, then: Then) -> bool {
-    let case = format!("{operations} operations, {full:?}, {then:?}");
-    let directory = temporary();
-    let machine = GrubMachine::new(directory.path(), Initrd::Always);
-    let after = format!("{BEFORE} nosmt");
-    let id = in_trial(&machine).await;
-    let (root, failed) = full_root(&machine, full, operations);
-    let kept = machine.agent_on(root).keep(&id).await;
-    let in_boot = failed
-        .get()
-        .is_some_and(|path| path.as_str().starts_with("/boot"));
-    if in_boot && full == Full::Once {
+async fn is_kept_before<H: FillableHost>(
+    host: &H,
+    before: &str,
+    (operations, lack, then): (usize, Lack, Then),
+) -> bool {
+    let case = format!("{operations} operations, {lack:?}, {then:?}");
+    let after = format!("{before} nosmt");
+    let id = in_trial(host).await;
+    let disk = Interruption::after(operations, lack);
+    let agent = host.interrupted_agent(&disk);
+    let kept = agent.keep(&id).await;
+    let is_in_boot = |path: &str| path.starts_with("/boot");
+    if lack == Lack::SpaceOnce
+        && disk
+            .failed
+            .get()
+            .is_some_and(|path| is_in_boot(path.as_str()))
+    {
         // The file below /etc was restored at once.
-        assert!(agrees(&machine), "{case}");
+        host.assert_consistent(&case);
     }
     match then {
-        Then::KeepAgain => machine.agent().keep(&id).await.unwrap(),
-        Then::Discard => machine.agent().discard().await.unwrap(),
-        Then::PowerCut => {
-            machine.boot();
-            let running = machine.running();
-            assert!([BEFORE, &after].contains(&&*running), "{case}: {running}");
-            machine.agent().discard().await.unwrap();
+        Then::KeepAgain => host.agent().keep(&id).await.unwrap(),
+        Then::Discard => host.agent().discard().await.unwrap(),
+        Then::DiscardInVain | Then::PowerCut => {
+            if then == Then::DiscardInVain
+                && let Err(error) = agent.discard().await
+            {
+                assert!(error.is_retryable(), "{case}: {error}");
+            }
+            host.power_cut();
+            let running = host.running();
+            assert!([before, &after].contains(&&*running), "{case}: {running}");
+            host.agent().discard().await.unwrap();
         }
     }
-    assert!(agrees(&machine), "{case}");
-    assert_eq!(machine.read("boot/grub/custom.cfg"), CUSTOM, "{case}");
-    let next = machine.agent().observe().await.unwrap().next;
-    machine.boot();
-    let booted = machine.agent().observe().await.unwrap().booted.id;
+    let next = host.agent().observe().await.unwrap().next;
+    let own = match next == id {
+        true => "nosmt",
+        false => "",
+    };
+    if !agent.has_etc_per_deployment() {
+        // OSTree leaves a trial by the boot.
+        host.assert_settled(own, &case);
+        host.assert_consistent(&case);
+    }
+    host.power_cut();
+    let booted = host.agent().observe().await.unwrap().booted.id;
     assert_eq!(booted, next, "{case}");
-    let running = machine.running();
+    host.agent().discard().await.unwrap();
+    host.assert_settled(own, &case);
+    host.assert_consistent(&case);
+    let running = host.running();
     let may_be_old = then != Then::KeepAgain && kept.is_err();
     assert!(
-        running == after || may_be_old && running == BEFORE,
+        running == after || may_be_old && running == before,
         "{case}: {running}"
     );
     kept.is_ok()
 }
 
+/// Fills the disk of new hosts at these operations of `keep`.
+async fn a_full_disk_leaves_one_of_two_deployments<H: FillableHost, M: Iterator<Item = usize>>(
+    new_host: impl Fn() -> H,
+    before: &str,
+    moments: impl Fn(usize) -> M,
+) {
+    for (case, (lack, then)) in CASES.into_iter().enumerate() {
+        for operations in moments(case) {
+            assert!(operations < 100, "it never ends");
+            if is_kept_before(&new_host(), before, (operations, lack, then)).await {
+                assert!(operations > 10, "it writes several files: {operations}");
+                break;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_disk_that_is_full_at_any_operation_of_keep_leaves_one_of_two_deployments() {
-    let cases = [
-        (Full::Once, Then::KeepAgain),
-        (Full::Longer, Then::Discard),
-        (Full::Longer, Then::PowerCut),
-    ];
-    for (full, then) in cases {
-        let mut operations = 0;
-        while !is_kept_before(operations, full, then).await {
-            operations += 1;
-            assert!(operations < 100, "it never ends");
-        }
-        assert!(operations > 10, "it writes several files");
+    let before = grub_machine::BEFORE;
+    a_full_disk_leaves_one_of_two_deployments(GrubHost::new, before, |_| 0..).await;
+    a_full_disk_leaves_one_of_two_deployments(FedoraHost::new, before, moments).await;
+    let before = systemd_boot_machine::BEFORE;
+    a_full_disk_leaves_one_of_two_deployments(SystemdBootHost::new, before, moments).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_while_ostree_keeps_a_deployment_leaves_one_of_two() {
+    for layout in [Layout::Debian, Layout::Bootc, Layout::RpmOstree] {
+        let new_host = || OstreeHost::with_layout(layout);
+        let before = ostree_machine::BEFORE;
+        a_full_disk_leaves_one_of_two_deployments(new_host, before, moments).await;
     }
 }

@@ -9,7 +9,9 @@ use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, Provider
 
 use super::{
     contract::{Host, STEP_TIMEOUT, every_provider_keeps, wanted},
+    full_disk::FillableHost,
     grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd, Programs, mkconfig},
+    interruptions::Interruption,
     power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments},
 };
 
@@ -69,6 +71,20 @@ impl Host for GrubHost {
     }
 
     fn takes(&self, _long: Duration) {}
+}
+
+impl FillableHost for GrubHost {
+    fn interrupted_agent(&self, interruption: &Interruption) -> Self::Provider {
+        self.machine.agent_on(interruption.root(&self.path("")))
+    }
+
+    /// grub.cfg is what grub-mkconfig writes now.
+    fn assert_consistent(&self, case: &str) {
+        let (expected, present) = ("boot/grub/expected", "boot/grub/grub.cfg");
+        mkconfig(&self.path(""), expected);
+        assert_eq!(self.read(present), self.read(expected), "{case}");
+        fs::remove_file(self.path(expected)).unwrap();
+    }
 }
 
 impl CuttableHost for GrubHost {

@@ -10,8 +10,11 @@ use machinist_update::os::{
 
 use super::{
     contract::{Host, STEP_TIMEOUT, every_provider_keeps, of_image, wanted},
+    full_disk::FillableHost,
+    interruptions::Interruption,
     ostree_files::Layout,
     ostree_machine::{BEFORE, CUSTOM, OstreeMachine, OstreeProgram},
+    power_cuts::CuttableHost,
 };
 
 pub(super) struct OstreeHost {
@@ -46,6 +49,27 @@ impl Deref for OstreeHost {
 
     fn deref(&self) -> &OstreeMachine {
         &self.machine
+    }
+}
+
+impl CuttableHost for OstreeHost {
+    fn agent_until(&self, operations: usize) -> Self::Provider {
+        self.machine.agent_until(operations)
+    }
+
+    fn running(&self) -> String {
+        self.machine.running()
+    }
+
+    /// A deployment has the arguments of its own kernel only.
+    fn assert_settled(&self, _own: &str, case: &str) {
+        OstreeHost::assert_settled(self, case);
+    }
+}
+
+impl FillableHost for OstreeHost {
+    fn interrupted_agent(&self, interruption: &Interruption) -> Self::Provider {
+        self.machine.interrupted_agent(interruption)
     }
 }
 

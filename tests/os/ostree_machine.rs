@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    fs,
+    fs, io,
     os::unix::fs::symlink,
     path::Path,
     sync::{Arc, Mutex},
@@ -18,7 +18,8 @@ use machinist_update::os::{
 
 use super::{
     bootc_program::BootcProgram,
-    grub_machine::{Below, Failing, failing_root, root_until},
+    grub_machine::{Below, Failing, failing_root},
+    interruptions::{Interruption, Lack},
     ostree_files::{Entry, Files, Layout},
     ostree_registry::OstreeRegistry,
     rpm_ostree_daemon::RpmOstreeDaemon,
@@ -160,18 +161,27 @@ impl OstreeMachine {
     /// A provider; a step that was made to fail does so.
     pub(crate) fn agent(&self) -> OstreeProvider<OstreeProgram> {
         let root = failing_root(&self.files.directory, &self.failing, BY_PROGRAM);
-        OstreeProvider::new(root, self.program(&self.failing))
+        OstreeProvider::new(root, self.program(&self.failing, None))
     }
 
-    /// A provider on a machine that loses power: file operations fail from this one on.
+    /// A provider on a machine that loses power: operations on files and programs fail from this one on.
     pub(crate) fn agent_until(&self, operations: usize) -> OstreeProvider<OstreeProgram> {
-        let root = root_until(&self.files.directory, operations).0;
-        OstreeProvider::new(root, self.program(&Failing::default()))
+        self.interrupted_agent(&Interruption::after(operations, Lack::Power))
     }
 
-    fn program(&self, failing: &Failing) -> OstreeProgram {
+    pub(crate) fn interrupted_agent(
+        &self,
+        interruption: &Interruption,
+    ) -> OstreeProvider<OstreeProgram> {
+        let root = interruption.root(&self.files.directory);
+        let program = self.program(&Failing::default(), Some(interruption.clone()));
+        OstreeProvider::new(root, program)
+    }
+
+    fn program(&self, failing: &Failing, interruption: Option<Interruption>) -> OstreeProgram {
         OstreeProgram {
             files: self.files.clone(),
+            interruption,
             failing: Arc::clone(failing),
             unshare: Arc::clone(&self.unshare),
             registry: Arc::clone(&self.registry),
@@ -209,7 +219,9 @@ impl OstreeMachine {
 
     /// Boots until a kernel reaches userspace.
     pub(crate) fn boot(&self) {
-        fs::remove_dir_all(self.files.path("run/ostree")).ok();
+        for directory in ["run/ostree", "run/machinist"] {
+            fs::remove_dir_all(self.files.path(directory)).ok();
+        }
         for _ in 0..4 {
             let layout = self.files.layout;
             let boot_directory = self.files.path("boot");
@@ -254,6 +266,7 @@ impl OstreeMachine {
 /// The programs `ostree`, `bootc` and podman, and rpm-ostree's daemon.
 pub(crate) struct OstreeProgram {
     files: Files,
+    interruption: Option<Interruption>,
     failing: Failing,
     unshare: Arc<UnshareProgram>,
     registry: Arc<OstreeRegistry>,
@@ -264,6 +277,12 @@ pub(crate) struct OstreeProgram {
 impl OstreeProgram {
     fn is_failing(&self) -> bool {
         self.failing.lock().unwrap().take().is_some()
+    }
+
+    /// Fails if the machine has no power any more, or a full disk.
+    fn operation(&self, needs_space: bool) -> io::Result<()> {
+        let interruption = self.interruption.as_ref();
+        interruption.map_or(Ok(()), |interruption| interruption.next(needs_space))
     }
 
     /// The program that runs `ostree container`: where /sysroot is mounted read-only, one that remounts it.
@@ -303,6 +322,9 @@ impl HostCommand for OstreeProgram {
         let (_, arguments) = self.unshare.started(program, arguments);
         let is_extension = matches!(arguments, ["container" | "refs", ..]);
         assert!(!is_extension || program == self.ostree_program());
+        let is_removing = matches!(arguments, ["--mount", .., "/boot", _]);
+        let is_locking = arguments.contains(&"lock-finalization");
+        self.operation(!is_removing && !is_locking)?;
         let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
         if is_step && self.is_failing() {
             return Err("exit status 1".into());
@@ -324,7 +346,8 @@ impl HostCommand for OstreeProgram {
             }
             ["--mount", _, _, _, _, script, _, "/boot", rest @ ..] => {
                 assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
-                let changed = unshare_program::change_file(&self.files, rest);
+                let operation = || self.operation(true);
+                let changed = unshare_program::change_file(&self.files, rest, operation);
                 changed.map_err(|error| error.to_string())
             }
             ["refs", "--repo", "/ostree/repo", rest @ ..] => {
@@ -358,6 +381,8 @@ impl HostCommand for OstreeProgram {
         limit: Duration,
         files: OutputFiles<'_>,
     ) -> Result<(), BackgroundError> {
+        let started = self.operation(true);
+        started.map_err(|error| BackgroundError::Failed(error.into()))?;
         self.registry.set_running(true);
         let is_extension = matches!(arguments, ["container", ..]);
         assert!(!is_extension || program == self.ostree_program());
@@ -410,6 +435,8 @@ impl RpmOstree for OstreeProgram {
         kind: TransactionKind,
         limit: Duration,
     ) -> Result<(), BackgroundError> {
+        let started = self.operation(true);
+        started.map_err(|error| BackgroundError::Failed(error.into()))?;
         let delay = self.delay(limit).await;
         delay.map_err(|_| BackgroundError::TimedOut)?;
         let done = match self.is_failing() {

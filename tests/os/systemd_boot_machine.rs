@@ -5,10 +5,7 @@ use std::{
     error::Error,
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -19,6 +16,8 @@ use machinist_rootfs::Root;
 use machinist_update::os::{
     BackgroundError, HostCommand, OutputFiles, ProviderStep, SystemdBootProvider,
 };
+
+use super::interruptions::{Interruption, Lack};
 
 /// The arguments of the machine before the first step.
 pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
@@ -168,12 +167,14 @@ impl SystemdBootMachine {
 
     /// The root of a machine that loses power: file operations fail from this one on.
     pub(crate) fn agent_until(&self, operations: usize) -> SystemdBootProvider<Bootctl> {
-        let done = AtomicUsize::new(0);
-        let root = Root::open(&self.directory).unwrap();
-        let root = root.with_fault(Arc::new(move |_| {
-            let before = done.fetch_add(1, Ordering::Relaxed);
-            (before >= operations).then(|| std::io::ErrorKind::Other.into())
-        }));
+        self.interrupted_agent(&Interruption::after(operations, Lack::Power))
+    }
+
+    pub(crate) fn interrupted_agent(
+        &self,
+        interruption: &Interruption,
+    ) -> SystemdBootProvider<Bootctl> {
+        let root = interruption.root(&self.directory);
         SystemdBootProvider::new(root, self.bootctl(&Failing::default()))
     }
 

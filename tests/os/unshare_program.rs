@@ -34,16 +34,21 @@ impl UnshareProgram {
     }
 }
 
-/// Replaces or removes a file as the scripts do.
-pub(super) fn change_file(files: &Files, arguments: &[&str]) -> io::Result<()> {
+/// Replaces or removes a file as the scripts do, with an operation between the steps.
+pub(super) fn change_file(
+    files: &Files,
+    arguments: &[&str],
+    operation: impl Fn() -> io::Result<()>,
+) -> io::Result<()> {
     match arguments {
         [source, file] => {
             let text = files.read(source);
             let new = format!("{file}.machinist");
             files.write(&new, &text);
+            operation()?;
             fs::rename(files.path(&new), files.path(file))?;
             files.write(&format!("run/by-unshare{file}"), text);
-            Ok(())
+            operation()
         }
         [file] => fs::remove_file(files.path(file)),
         other => panic!("{other:?}"),
