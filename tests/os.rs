@@ -25,6 +25,7 @@ pub(crate) mod ostree_files;
 mod ostree_foreign_changes;
 mod ostree_host;
 pub(crate) mod ostree_machine;
+mod ostree_obstacles;
 mod ostree_power_cuts;
 pub(crate) mod ostree_registry;
 mod power_cuts;
