@@ -152,6 +152,26 @@ const IN_MENU: &[Case] = &[
         Some(ProviderObstacle::GrubPassword),
     ),
     (
+        "the default boot entry is for a user with a password",
+        Layout::Bootc,
+        |host| {
+            let entry = "boot/loader/entries/ostree-2.conf";
+            replace_in(host, entry, "\nlinux ", "\ngrub_users root\nlinux ");
+            write_file(host, "boot/grub2/custom.cfg", "set superusers=root\n");
+        },
+        Some(ProviderObstacle::GrubPassword),
+    ),
+    (
+        "only changes of boot entries ask for a password",
+        Layout::Bootc,
+        |host| {
+            let entry = "boot/loader/entries/ostree-2.conf";
+            replace_in(host, entry, "\nlinux ", "\ngrub_users $grub_users\nlinux ");
+            write_file(host, "boot/grub2/custom.cfg", "set superusers=root\n");
+        },
+        None,
+    ),
+    (
         "only changes of the menu ask for a password",
         Layout::Debian,
         |host| write_file(host, "boot/grub/custom.cfg", "set superusers=root\n"),

@@ -64,7 +64,7 @@ pub enum BootError {
     Restarts(String),
     /// GRUB asks for a password before it enters the default entry.
     #[error(
-        "GRUB asks for a password before it boots {0:?}: superusers is set and the entry is not --unrestricted"
+        "GRUB asks for a password before it boots {0:?}: superusers is set, and the entry is not --unrestricted or has grub_users"
     )]
     Password(String),
     /// There is no menu entry.
