@@ -146,6 +146,11 @@ async fn the_ostree_provider_passes_the_contract_with_rpm_ostree() {
 
 #[tokio::test]
 async fn extensions_and_kernel_types_come_and_go_and_other_packages_stay() {
+    extensions_come_and_go_with(KernelType::Realtime).await;
+    extensions_come_and_go_with(KernelType::LargePages).await;
+}
+
+async fn extensions_come_and_go_with(kernel: KernelType) {
     let host = RpmOstreeHost::new();
     host.add_packages("[packages]\nrequested=htop;\n\n[overrides]\nremove=nano;\n");
     let all = [
@@ -156,41 +161,33 @@ async fn extensions_and_kernel_types_come_and_go_and_other_packages_stay() {
         "two-node-ha",
         "usbguard",
     ];
-    host.run_on(&with_packages(KernelType::Realtime, &all))
-        .await;
+    host.run_on(&with_packages(kernel, &all)).await;
     let packages = host.packages();
-    for name in [
-        "htop",
-        "kernel-rt-core",
-        "krb5-workstation",
-        "pcs",
-        "libreswan",
-    ] {
-        assert!(packages.requested.contains(name), "{name}: {packages:?}");
-    }
+    let expected = names(&["htop", "krb5-workstation", "pcs", "libreswan"]);
+    assert!(packages.requested.is_superset(&expected), "{packages:?}");
+    let of_kernel = names(kernel.packages());
+    assert!(packages.requested.is_superset(&of_kernel), "{packages:?}");
     assert!(packages.removed.is_superset(&names(&["kernel", "nano"])));
     let booted = host.agent().observe().await.unwrap().booted;
-    assert_eq!(booted.kernel_type, KernelType::Realtime);
+    assert_eq!(booted.kernel_type, kernel);
     assert_eq!(booted.extensions, names(&all));
     // A new image keeps them.
     host.0.registry.publish(&image("new"), "2.0");
     let next = DesiredDeployment {
         image: Some(image("new")),
-        ..with_packages(KernelType::Realtime, &["usbguard"])
+        ..with_packages(kernel, &["usbguard"])
     };
     host.run_on(&next).await;
     let packages = host.packages();
-    assert!(
-        packages
-            .requested
-            .is_superset(&names(&["htop", "kernel-rt-core", "usbguard"]))
-    );
+    let expected = names(&["htop", "usbguard"]);
+    assert!(packages.requested.is_superset(&expected), "{packages:?}");
+    assert!(packages.requested.is_superset(&of_kernel), "{packages:?}");
     assert!(!packages.requested.contains("pcs"), "{packages:?}");
     let booted = host.agent().observe().await.unwrap().booted;
     assert_eq!(booted.image, next.image);
     assert_eq!(booted.version.as_deref(), Some("2.0"));
     // The same again changes nothing.
-    let same = with_packages(KernelType::Realtime, &["usbguard"]);
+    let same = with_packages(kernel, &["usbguard"]);
     assert!(host.agent().fetched(&same).await.unwrap().is_some());
     assert_eq!(host.agent().stage(&same, STEP_TIMEOUT).await.unwrap(), None);
     host.run_on(&with_packages(KernelType::Default, &[])).await;
@@ -201,6 +198,36 @@ async fn extensions_and_kernel_types_come_and_go_and_other_packages_stay() {
     assert_eq!(host.packages(), expected);
     let booted = host.agent().observe().await.unwrap().booted;
     assert_eq!(booted.image, next.image);
+}
+
+/// One replaces the other, and the packages of the image come back after the last one.
+#[tokio::test]
+async fn a_kernel_type_is_exchanged_for_another_one_in_one_boot() {
+    let host = RpmOstreeHost::new();
+    host.add_packages("[packages]\nrequested=htop;\n\n[overrides]\nremove=nano;\n");
+    let before = host.packages();
+    for kernel in [
+        KernelType::Realtime,
+        KernelType::LargePages,
+        KernelType::Realtime,
+    ] {
+        host.run_on(&with_packages(kernel, &["usbguard"])).await;
+        let of_kernel: BTreeSet<String> = names(kernel.packages());
+        let others = names(&["htop", "usbguard"]);
+        let mut replaced = names(kernel.replaced_packages());
+        replaced.insert("nano".to_owned());
+        let expected = Packages {
+            requested: others.union(&of_kernel).cloned().collect(),
+            removed: replaced,
+        };
+        assert_eq!(host.packages(), expected);
+        let booted = host.agent().observe().await.unwrap().booted;
+        assert_eq!(booted.kernel_type, kernel);
+    }
+    let transactions = host.0.rpm_ostree.transactions.lock().unwrap().len();
+    assert_eq!(transactions, 6, "a download and a deployment for each");
+    host.run_on(&with_packages(KernelType::Default, &[])).await;
+    assert_eq!(host.packages(), before);
 }
 
 #[tokio::test]

@@ -238,20 +238,36 @@ mod tests {
 
     #[test]
     fn a_kernel_replaces_that_of_the_image_and_is_taken_back() {
-        let image = LayeredPackages::default();
-        let realtime = wanted(KernelType::Realtime, &["kerberos"]);
-        let change = image.change_to(&realtime, &PackageNames::new(), |_| false);
-        assert!(change.install.contains("kernel-rt-core"));
-        assert!(change.install.contains("libkadm5"));
-        assert!(change.remove.contains("kernel-modules-core"));
-        let layered = image.after(&change);
-        assert_eq!(layered.kernel_type(), KernelType::Realtime);
-        let own: PackageNames = layered.recorded().collect();
-        let same = layered.change_to(&realtime, &own, |_| false);
-        assert_eq!(same, PackageChange::default());
-        let back = layered.change_to(&wanted(KernelType::Default, &[]), &own, |_| false);
-        assert_eq!(back.restore, change.remove);
-        assert_eq!(layered.after(&back), image);
+        for (kernel, other) in [
+            (KernelType::Realtime, KernelType::LargePages),
+            (KernelType::LargePages, KernelType::Realtime),
+        ] {
+            let image = LayeredPackages::default();
+            let with_kernel = wanted(kernel, &["kerberos"]);
+            let change = image.change_to(&with_kernel, &PackageNames::new(), |_| false);
+            assert!(change.install.is_superset(&names(kernel.packages())));
+            assert!(change.install.contains("libkadm5"));
+            assert!(change.remove.contains("kernel-modules-core"));
+            let layered = image.after(&change);
+            assert_eq!(layered.kernel_type(), kernel);
+            let own: PackageNames = layered.recorded().collect();
+            assert!(layered.has_own_kernel(&own));
+            let same = layered.change_to(&with_kernel, &own, |_| false);
+            assert_eq!(same, PackageChange::default());
+            let none = wanted(KernelType::Default, &[]);
+            let back = layered.change_to(&none, &own, |_| false);
+            assert_eq!(back.restore, change.remove);
+            assert_eq!(layered.after(&back), image);
+            // The other kernel replaces the same packages of the image.
+            let switch = layered.change_to(&wanted(other, &["kerberos"]), &own, |_| false);
+            let expected = PackageChange {
+                install: names(other.packages()),
+                uninstall: names(kernel.packages()),
+                ..PackageChange::default()
+            };
+            assert_eq!(switch, expected);
+            assert_eq!(layered.after(&switch).kernel_type(), other);
+        }
     }
 
     #[test]
