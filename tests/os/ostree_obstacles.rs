@@ -11,6 +11,9 @@ use super::{ostree_files::Layout, ostree_host::OstreeHost};
 /// libostree's extension for container images.
 const EXTENSION: &str = "usr/libexec/libostree/ext/ostree-container";
 
+/// Reads images for it.
+const SKOPEO: &str = "usr/bin/skopeo";
+
 /// A running host.
 fn running_host(layout: Layout) -> OstreeHost {
     let host = OstreeHost::with_layout(layout);
@@ -204,9 +207,13 @@ fn images_need_the_extension_and_packages_need_rpm_ostree() {
         (Layout::BootcAndRpmOstree, bootc, true),
     ] {
         let host = running_host(layout);
-        for image in [false, true] {
-            if image {
-                write_file(host.directory.path(), EXTENSION, "");
+        for (program, image) in [
+            (None, false),
+            (Some(EXTENSION), false),
+            (Some(SKOPEO), true),
+        ] {
+            if let Some(program) = program {
+                write_file(host.directory.path(), program, "");
             }
             let expected = OsCapabilities {
                 image,

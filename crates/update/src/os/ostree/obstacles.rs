@@ -23,11 +23,14 @@ const MAX_PROGRAM_BYTES: u64 = 16 << 20;
 /// libostree's extension for container images: `ostree container`.
 const EXTENSION: &str = "/usr/libexec/libostree/ext/ostree-container";
 
+/// Reads images for the extension.
+const SKOPEO: &str = "/usr/bin/skopeo";
+
 /// What the provider can change on the host below `root`.
 pub(in crate::os) fn capabilities(root: &Root) -> OsCapabilities {
     let has_rpm_ostree = is_there(root, RPM_OSTREE);
     OsCapabilities {
-        image: is_there(root, EXTENSION),
+        image: is_there(root, EXTENSION) && is_there(root, SKOPEO),
         kernel_arguments: true,
         kernel_type: has_rpm_ostree,
         extensions: has_rpm_ostree,
