@@ -11,6 +11,8 @@ use std::{
 
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
 use machinist_plan::ImageRef;
+use machinist_systemd::Systemd;
+use machinist_testkit::fake_rpm_ostree::FakeRpmOstree;
 use machinist_update::os::{
     BackgroundError, HostCommand, OstreeProvider, OutputFiles, PackageChange, ProviderStep,
     RpmOstree, TransactionKind,
@@ -439,14 +441,18 @@ impl RpmOstree for OstreeProgram {
         started.map_err(|error| BackgroundError::Failed(error.into()))?;
         let delay = self.delay(limit).await;
         delay.map_err(|_| BackgroundError::TimedOut)?;
-        let done = match self.is_failing() {
-            true => Err("rpm-ostree: Transaction in progress".to_owned()),
-            false => {
-                let daemon = &self.rpm_ostree;
-                daemon.transact(&self.files, &self.registry, change, kind)
-            }
-        };
-        done.map_err(|error| BackgroundError::Failed(error.into()))
+        if self.is_failing() {
+            let error = "rpm-ostree: Transaction in progress";
+            return Err(BackgroundError::Failed(error.into()));
+        }
+        let (files, registry) = (self.files.clone(), Arc::clone(&self.registry));
+        let daemon = Arc::clone(&self.rpm_ostree);
+        // Each transaction goes over D-Bus, as in the agent.
+        let bus = FakeRpmOstree::new(move |change, kind| {
+            daemon.transact(&files, &registry, change, kind)
+        });
+        let client = Systemd::new(bus.lines());
+        client.change_packages(change, kind, limit).await
     }
 
     async fn cancel_change(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
