@@ -18,11 +18,11 @@ use crate::{
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot, to unlock one and to keep one.
-pub(super) const MAX_ATTEMPTS: u32 = 5;
+/// Number of attempts to list the deployments after a boot, and to keep one.
+const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
-pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;

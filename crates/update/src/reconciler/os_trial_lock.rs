@@ -1,11 +1,8 @@
 //! Unlocks the deployment of a trial for one boot, and locks it again if the reboot does not happen.
 
-use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_base::error_chain::chain;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError,
-    os_trial::{MAX_ATTEMPTS, RETRY_DELAY, StepFailure},
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
 use crate::{
     journal::{Direction, OsTrialState},
     os::{DeploymentId, DesiredDeployment, OsError, ProviderStep},
@@ -25,32 +22,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(_) if is_forward => {}
             _ => return Ok(None),
         }
-        let Err(failure) = self.unlock_with_retries().await else {
+        let Err(failure) = self.try_unlock().await else {
             self.set_trial_state(OsTrialState::Armed);
             return Ok(None);
         };
         // The boot loader may have got the request nevertheless.
         self.lock_deployment().await?;
-        // Such as while the registry of a deployment that must be staged again does not answer.
-        let is_retried = failure.retryable && failure.reason != Reason::OSStepFailed;
-        self.record_failure(&*failure.error, failure.reason, is_retried);
-        Ok(Some(match is_retried {
+        self.record_failure(&*failure.error, failure.reason, failure.retryable);
+        Ok(Some(match failure.retryable {
             true => PhaseEvent::StepFailed,
             false => PhaseEvent::Withdrawn,
         }))
-    }
-
-    async fn unlock_with_retries(&mut self) -> Result<(), StepFailure> {
-        for _ in 1..MAX_ATTEMPTS {
-            match self.try_unlock().await {
-                Err(failure) if failure.retryable => {
-                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
-                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
-                }
-                unlocked => return unlocked,
-            }
-        }
-        self.try_unlock().await
     }
 
     async fn try_unlock(&mut self) -> Result<(), StepFailure> {
@@ -88,8 +70,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Locks the deployment again, because the reboot does not happen now.
     pub(super) async fn lock_deployment(&mut self) -> Result<(), UpdateError> {
         let state = self.journal.os_trial.as_ref().map(|trial| trial.state);
-        // An earlier process may have unlocked a staged one and not have recorded it.
-        if !matches!(state, Some(OsTrialState::Staged | OsTrialState::Armed)) {
+        // A staged or booted one may have been unlocked without a record, by an earlier process or a failed step.
+        if matches!(state, None | Some(OsTrialState::RollingBack)) {
             return Ok(());
         }
         if let Some(provider) = self.os.clone()
