@@ -181,7 +181,11 @@ fn stored_by(reference: &str) -> String {
     match reference.strip_prefix("ostree-unverified-registry:") {
         Some(name) => format!("docker://{name}"),
         None => {
-            let kinds = ["ostree-unverified-image:", "ostree-image-signed:"];
+            let kinds = [
+                "ostree-unverified-image:",
+                "ostree-image-signed:",
+                "ostree-remote-image:fedora:",
+            ];
             let mut names = kinds.iter().filter_map(|kind| reference.strip_prefix(kind));
             names.next().unwrap().to_owned()
         }

@@ -289,10 +289,15 @@ async fn a_new_config_ends_a_download() {
     assert_eq!(booted_commit(&host), before);
 }
 
-/// An administrator has chosen an image whose signature the policy requires.
+/// An administrator has chosen an image whose signature the policy, or a remote of libostree, requires.
 #[tokio::test(start_paused = true)]
 async fn the_next_image_is_verified_like_the_running_one() {
-    for layout in [Layout::Debian, Layout::Bootc] {
+    for (layout, kind) in [
+        (Layout::Debian, "ostree-image-signed:"),
+        (Layout::Bootc, "ostree-image-signed:"),
+        (Layout::Debian, "ostree-remote-image:fedora:"),
+        (Layout::Bootc, "ostree-remote-image:fedora:"),
+    ] {
         let mut host = Host::with_layout(layout);
         let origin = |host: &Host| {
             format!(
@@ -300,7 +305,7 @@ async fn the_next_image_is_verified_like_the_running_one() {
                 booted_commit(host)
             )
         };
-        let reference = "container-image-reference=ostree-image-signed:docker://";
+        let reference = format!("container-image-reference={kind}docker://");
         let signed = format!("[origin]\n{reference}registry.example.com/os:8\n");
         std::fs::write(host.sandbox.path(&origin(&host)), signed).unwrap();
         for (name, image) in [("one", image("one")), ("two", image("two"))] {

@@ -13,7 +13,7 @@ use super::{
     error::OstreeError,
     layered_packages::{LayeredPackages, PackageNames},
     own_packages::own_packages,
-    signature_source::SignatureSource,
+    signature_source::{REFERENCE_KEY, SignatureSource},
 };
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
@@ -73,10 +73,19 @@ pub(super) fn check_image(
 
 /// The origin of a deployment of this image.
 pub(super) fn origin_text(root: &Root, image: &ImageRef) -> String {
-    format!(
-        "[origin]\ncontainer-image-reference={}\n",
-        pull_reference(root, image)
-    )
+    let reference = pull_reference(root, image);
+    format!("[origin]\n{REFERENCE_KEY}={reference}\n")
+}
+
+/// The origin that another program has written for a deployment of this image, with the reference that says how the image
+/// is verified: bootc knows no signatures of a remote.
+pub(super) fn with_reference(root: &Root, origin: &str, image: &ImageRef) -> String {
+    let reference = format!("{REFERENCE_KEY}={}", pull_reference(root, image));
+    let lines = origin.lines().map(|line| match line.split_once('=') {
+        Some((key, _)) if key.trim() == REFERENCE_KEY => &*reference,
+        _ => line,
+    });
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 /// The image as `ostree container image pull` names it.

@@ -12,7 +12,7 @@ use machinist_plan::{ImageRef, ImageTransport};
 use machinist_rootfs::Root;
 
 /// The key of an origin with the reference of the image.
-const REFERENCE_KEY: &str = "container-image-reference";
+pub(super) const REFERENCE_KEY: &str = "container-image-reference";
 
 /// What verifies an image, besides containers-policy.json(5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

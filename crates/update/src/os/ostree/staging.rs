@@ -87,7 +87,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let base = &switched.staged.arguments;
         let mut new = new.with_base(&self.root, base, &wanted.kernel_arguments)?;
         new.commit = Some(deployment_origin::commit_of(&switched.staged.id).to_owned());
-        let origin = self.write_origin(&switched.origin)?;
+        let origin = repository_images::with_reference(&self.root, &switched.origin, &image);
+        let origin = self.write_origin(&origin)?;
         self.remove_switched().await?;
         Ok(Some((new, origin.to_owned())))
     }
