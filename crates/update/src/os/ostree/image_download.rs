@@ -52,8 +52,8 @@ enum DownloadFailure {
 const NO_SPACE: [&str; 2] = ["no space left on device", "min-free-space"];
 
 /// Errors that the same image causes again: of the registry (OCI distribution specification, "Error codes"), of a
-/// directory with several images or without the tag, and of containers-policy.json(5).
-const FINAL_ERRORS: [&str; 9] = [
+/// directory with several images or without the tag, of containers-policy.json(5), and of libostree's signatures.
+const FINAL_ERRORS: [&str; 13] = [
     "manifest unknown",
     "name unknown",
     "more than one image in oci",
@@ -63,6 +63,10 @@ const FINAL_ERRORS: [&str; 9] = [
     "None of the signatures were accepted",
     "nvalid signature",
     "Signature for identity",
+    "insecureAcceptAnything`; refusing usage",
+    "Expected commitmeta object",
+    "GPG verification enabled, but no signatures found",
+    "GPG signatures found, but none are in trusted keyring",
 ];
 
 /// Whether the errors of a program mean a full disk.
@@ -325,6 +329,10 @@ mod tests {
             ),
             (
                 "Running image docker://q.io/os is rejected by policy.",
+                DownloadFailure::Final,
+            ),
+            (
+                "containers-policy.json specifies a default of `insecureAcceptAnything`; refusing usage",
                 DownloadFailure::Final,
             ),
             (
