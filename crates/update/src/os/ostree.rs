@@ -290,6 +290,9 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn clean_up(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::CleanUp);
+        // A process that was killed may have left a download.
+        let stopped = self.commands.stop_background().await;
+        stopped.map_err(|error| at(OstreeError::Stop(error)))?;
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;
         self.remove_images(None).await.map_err(at)
