@@ -101,6 +101,14 @@ impl ImageRef {
         })
     }
 
+    /// The image as the repository of libostree names it (containers-transports(5)). A path has no digest there.
+    pub fn stored_name(&self) -> String {
+        match self.transport {
+            ImageTransport::Registry => format!("docker://{self}"),
+            local => format!("{}:{}", local.name(), self.name),
+        }
+    }
+
     /// Where the image is.
     pub const fn transport(&self) -> ImageTransport {
         self.transport

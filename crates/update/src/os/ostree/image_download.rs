@@ -270,12 +270,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 }
                 _ if needed == Some(image) => used.push(image.clone()),
                 // The same path has another image by now.
-                _ if needed.is_some_and(|needed| {
-                    repository_images::storage_reference(needed)
-                        == repository_images::storage_reference(image)
-                }) => {}
+                _ if needed.is_some_and(|needed| needed.stored_name() == image.stored_name()) => {}
                 Some(_) => {
-                    let image = repository_images::storage_reference(image);
+                    let image = image.stored_name();
                     self.container("remove", &["--repo", REPOSITORY, &image])
                         .await?;
                 }

@@ -187,9 +187,7 @@ impl NewDeployment {
             && (packages.is_some() || host_kind(root) == HostKind::Bootc)
             && repository_images::is_origin(root, &state.stateroot, &booted.id, image)
         {
-            return Err(OstreeError::SamePath(repository_images::storage_reference(
-                image,
-            )));
+            return Err(OstreeError::SamePath(image.stored_name()));
         }
         let commit = match image {
             Some(image) => {

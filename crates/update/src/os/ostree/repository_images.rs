@@ -93,14 +93,6 @@ pub(super) fn pull_reference(root: &Root, image: &ImageRef) -> String {
     SignatureSource::of_booted(root).reference(image)
 }
 
-/// The image as `ostree container image remove` names it. A path has no digest there.
-pub(super) fn storage_reference(image: &ImageRef) -> String {
-    match image.transport() {
-        ImageTransport::Registry => format!("docker://{image}"),
-        local => format!("{}:{}", local.name(), image.name()),
-    }
-}
-
 /// The name of an image as part of a reference: letters, digits and `-` stay, as does a `/` after one of the first two;
 /// `_` is doubled, and other characters are written by their code.
 fn escaped(image: &str) -> String {
@@ -122,10 +114,10 @@ fn escaped(image: &str) -> String {
     text
 }
 
-/// The commit of what was last fetched as [`storage_reference`] names it; `None` if no image is complete there. If that is
+/// The commit of what was last fetched as [`ImageRef::stored_name`] names it; `None` if no image is complete there. If that is
 /// a path, the commit may have another digest.
 pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
-    let path = format!("{IMAGE_REFERENCES}/{}", escaped(&storage_reference(image)));
+    let path = format!("{IMAGE_REFERENCES}/{}", escaped(&image.stored_name()));
     let Ok(path) = AbsPath::new(&path) else {
         return Ok(None);
     };

@@ -3,10 +3,7 @@
 //! A new image is verified like the running one: an administrator who has chosen a signed image does not get an unverified
 //! one. In every case the program that downloads it enforces containers-policy.json(5).
 
-use super::{
-    booted_deployment::booted_deployment, deployment_origin::origin_of,
-    repository_images::storage_reference,
-};
+use super::{booted_deployment::booted_deployment, deployment_origin::origin_of};
 use crate::os::{DeploymentId, grub::mounts};
 use machinist_plan::{ImageRef, ImageTransport};
 use machinist_rootfs::Root;
@@ -54,7 +51,7 @@ impl SignatureSource {
 
     /// The image as `ostree container image pull` and the origins of deployments name it.
     pub(super) fn reference(&self, image: &ImageRef) -> String {
-        let stored = storage_reference(image);
+        let stored = image.stored_name();
         match self {
             Self::Policy => format!("ostree-image-signed:{stored}"),
             Self::Remote(remote) => format!("ostree-remote-image:{remote}:{stored}"),
