@@ -17,7 +17,7 @@ pub(crate) struct BootcProgram {
 
 impl BootcProgram {
     /// Stages an image as `bootc switch` does, and locks it, also after a failure. Packages of the running deployment
-    /// are not in the new one: bootc refuses only `upgrade` where there are some, and says nothing here.
+    /// are not in the new one: bootc refuses only `upgrade` where there are some, and prints no warning here.
     pub(super) fn switch(
         &self,
         files: &Files,
