@@ -2,7 +2,7 @@
 
 use super::{
     commit_image::CommitImage,
-    deployment_origin::{commit_of, origin_of},
+    deployment_origin::{commit_of, origin_of, reference_in},
 };
 use crate::os::DeploymentId;
 use machinist_base::{digest::Digest, error_chain::chain};
@@ -59,9 +59,7 @@ impl DeployedImage {
 
 /// The image in the origin of a deployment, with its tag and its digest.
 fn image_reference(origin: &str) -> Option<&str> {
-    let mut lines = origin.lines().filter_map(|line| line.split_once('='));
-    let (_, value) = lines.find(|(key, _)| key.trim() == "container-image-reference")?;
-    let value = value.trim();
+    let value = reference_in(origin)?;
     if let Some(rest) = value.strip_prefix("ostree-remote-registry:") {
         return Some(rest.split_once(':')?.1);
     }

@@ -5,6 +5,9 @@ use crate::os::DeploymentId;
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::Root;
 
+/// The key of the reference of the image.
+pub(super) const REFERENCE_KEY: &str = "container-image-reference";
+
 /// Maximum length of an origin.
 const MAX_ORIGIN_BYTES: u64 = 1 << 20;
 
@@ -22,6 +25,13 @@ pub(super) fn origin_of(
     let path = origin_file(stateroot, deployment);
     let path = AbsPath::new(&path).map_err(|_| OstreeError::Commit(deployment.to_string()))?;
     Ok(root.read_text(&path, MAX_ORIGIN_BYTES)?)
+}
+
+/// The reference of the image in an origin.
+pub(super) fn reference_in(origin: &str) -> Option<&str> {
+    let mut lines = origin.lines().filter_map(|line| line.split_once('='));
+    let (_, reference) = lines.find(|(key, _)| key.trim() == REFERENCE_KEY)?;
+    Some(reference.trim())
 }
 
 /// The file of a deployment's origin.

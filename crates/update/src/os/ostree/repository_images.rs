@@ -9,11 +9,11 @@ use super::{
     booted_deployment::booted_deployment,
     commit_image::CommitImage,
     deployed_image::DeployedImage,
-    deployment_origin::origin_of,
+    deployment_origin::{REFERENCE_KEY, origin_of},
     error::OstreeError,
     layered_packages::{LayeredPackages, PackageNames},
     own_packages::own_packages,
-    signature_source::{REFERENCE_KEY, SignatureSource},
+    signature_source::SignatureSource,
 };
 use crate::os::{DeploymentId, FetchedImage, grub::mounts};
 use machinist_base::abs_path::AbsPath;
@@ -77,8 +77,8 @@ pub(super) fn origin_text(root: &Root, image: &ImageRef) -> String {
     format!("[origin]\n{REFERENCE_KEY}={reference}\n")
 }
 
-/// The origin that another program has written for a deployment of this image, with the reference that says how the image
-/// is verified: bootc knows no signatures of a remote.
+/// The origin that another program has written for a deployment of this image, with our reference, which keeps how the
+/// image is verified: bootc knows no signatures of a remote.
 pub(super) fn with_reference(root: &Root, origin: &str, image: &ImageRef) -> String {
     let reference = format!("{REFERENCE_KEY}={}", pull_reference(root, image));
     let lines = origin.lines().map(|line| match line.split_once('=') {
@@ -114,8 +114,8 @@ fn escaped(image: &str) -> String {
     text
 }
 
-/// The commit of what was last fetched as [`ImageRef::stored_name`] names it; `None` if no image is complete there. If that is
-/// a path, the commit may have another digest.
+/// The commit of what was last fetched as [`ImageRef::stored_name`] names it; `None` if no image is complete there. If
+/// that is a path, the commit may have another digest.
 pub(super) fn stored_commit(root: &Root, image: &ImageRef) -> Result<Option<String>, RootError> {
     let path = format!("{IMAGE_REFERENCES}/{}", escaped(&image.stored_name()));
     let Ok(path) = AbsPath::new(&path) else {

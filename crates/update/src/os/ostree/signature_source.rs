@@ -1,15 +1,15 @@
-//! Decides how the signature of an image is verified, as the reference in the origin of the running deployment says.
+//! Reads from the origin of the running deployment how the signature of an image is verified.
 //!
 //! A new image is verified like the running one: an administrator who has chosen a signed image does not get an unverified
 //! one. In every case the program that downloads it enforces containers-policy.json(5).
 
-use super::{booted_deployment::booted_deployment, deployment_origin::origin_of};
+use super::{
+    booted_deployment::booted_deployment,
+    deployment_origin::{origin_of, reference_in},
+};
 use crate::os::{DeploymentId, grub::mounts};
 use machinist_plan::{ImageRef, ImageTransport};
 use machinist_rootfs::Root;
-
-/// The key of an origin with the reference of the image.
-pub(super) const REFERENCE_KEY: &str = "container-image-reference";
 
 /// What verifies an image, besides containers-policy.json(5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,9 +35,7 @@ impl SignatureSource {
     }
 
     fn of_origin(origin: &str) -> Self {
-        let mut lines = origin.lines().filter_map(|line| line.split_once('='));
-        let reference = lines.find(|(key, _)| key.trim() == REFERENCE_KEY);
-        let reference = reference.map_or("", |(_, value)| value.trim());
+        let reference = reference_in(origin).unwrap_or_default();
         let remote = ["ostree-remote-registry:", "ostree-remote-image:"];
         let mut remote = remote
             .iter()
@@ -66,6 +64,7 @@ impl SignatureSource {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::ostree::deployment_origin::REFERENCE_KEY;
 
     #[test]
     fn a_new_image_is_verified_like_the_running_one() {
