@@ -70,6 +70,10 @@ pub enum ProviderObstacle {
     GrubBlockDevice,
     /// The file system of GRUB's configuration is mounted read-only.
     GrubReadOnly,
+    /// GRUB loads only files that are signed.
+    GrubSignatures,
+    /// The menu of the boot loader waits for a key.
+    MenuWaits,
     /// Reboots bypass the boot loader.
     Kexec,
     /// systemd-boot lacks features.
@@ -110,6 +114,13 @@ impl fmt::Display for ProviderObstacle {
             }
             Self::GrubReadOnly => {
                 "the file system of GRUB's configuration in /boot is mounted read-only"
+            }
+            Self::GrubSignatures => {
+                "GRUB checks the signatures of its files (grub.cfg.sig), and machinist has no key to sign them"
+            }
+            Self::MenuWaits => {
+                "the boot menu waits for a key, at least after a failed boot (GRUB_TIMEOUT=-1 or \
+                 GRUB_RECORDFAIL_TIMEOUT=-1; timeout menu-force in loader.conf of systemd-boot)"
             }
             Self::OldSystemdBoot => {
                 "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"

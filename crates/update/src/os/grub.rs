@@ -13,6 +13,7 @@ mod changed_files;
 mod error;
 mod host_files;
 mod kept_entries;
+mod host_mounts;
 mod kept_entry;
 mod menu_source;
 mod new_entry;
@@ -29,6 +30,7 @@ pub(super) use self::{
     host_files::{HostFiles, in_grub_directory},
     menu_source::MenuSource,
     new_entry::check,
+    host_mounts::{mount_of, mounts, real_path},
     obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
     state::{NEXT_ENTRY, environment_with_next},
     trial_entry::with_section,

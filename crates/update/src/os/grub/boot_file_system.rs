@@ -1,7 +1,7 @@
 //! Checkpoints the journal of the file system with GRUB's files: GRUB does not read the journal, which `syncfs` alone leaves
 //! in use.
 
-use super::obstacles::{mount_of, mounts};
+use super::host_mounts::{mount_of, mounts};
 use crate::os::HostCommand;
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_rootfs::{Root, RootError};

@@ -3,7 +3,7 @@
 use super::{
     error::GrubError,
     host_files::{MAX_CONFIG_BYTES, in_grub_directory, path},
-    obstacles::real_path,
+    host_mounts::real_path,
     trial_entry::has_broken_section,
 };
 use machinist_base::abs_path::AbsPath;

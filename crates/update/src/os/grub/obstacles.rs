@@ -1,11 +1,18 @@
 //! Checks whether GRUB can try a deployment on this host.
 
 use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::grub::SimulatedGrub;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
 
-use super::{host_files::grub_directory, menu_source::MenuSource};
+use super::{
+    changed_files::ChangedFiles,
+    host_files::{HostFiles, grub_directory},
+    host_mounts::{mount_of, mounts, real_path},
+    menu_source::MenuSource,
+    state::RECORD_FAIL,
+};
 use crate::os::{MAX_COMMAND_LINE_BYTES, host_detection::is_there};
 
 /// The file that grub-mkconfig writes on Debian. Other distributions do not read `/etc/default/grub.d`.
@@ -16,9 +23,6 @@ const MKCONFIG_PATHS: [&str; 2] = ["/usr/sbin/grub-mkconfig", "/usr/bin/grub-mkc
 
 /// The file systems on which `save_env` can write: the rest is read-only in GRUB, or has no fixed blocks.
 const WRITABLE_FILESYSTEMS: [&str; 6] = ["ext2", "ext3", "ext4", "xfs", "vfat", "msdos"];
-
-/// The mounts of the host, also where this process has others.
-const MOUNTS_PATH: &str = "/proc/1/mountinfo";
 
 /// Maximum length of files of the kernel.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -52,8 +56,15 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
     if loads_kexec(root) {
         return Some(ProviderObstacle::Kexec);
     }
+    let directory = grub_directory(root);
+    if is_there(root, &format!("{directory}/grub.cfg.sig")) {
+        return Some(ProviderObstacle::GrubSignatures);
+    }
+    if waits_after_failed_boot(root) {
+        return Some(ProviderObstacle::MenuWaits);
+    }
     let mounts = mounts(root);
-    match mount_of(&mounts, grub_directory(root)) {
+    match mount_of(&mounts, directory) {
         Some(mount) if !WRITABLE_FILESYSTEMS.contains(&mount.fs_type) => {
             Some(ProviderObstacle::GrubFileSystem)
         }
@@ -67,6 +78,23 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
     }
 }
 
+/// Returns whether GRUB waits for a key after a boot that did not reach userspace, which Ubuntu records in `recordfail`. A
+/// configuration that cannot be read is another obstacle.
+fn waits_after_failed_boot(root: &Root) -> bool {
+    let Ok(ChangedFiles {
+        mut environment, ..
+    }) = ChangedFiles::read(root)
+    else {
+        return false;
+    };
+    environment.set(RECORD_FAIL, "1");
+    let Ok(files) = HostFiles::new(root).with_environment(&environment) else {
+        return false;
+    };
+    let mut grub = SimulatedGrub::new(&files, files.directory());
+    grub.menu().is_ok() && grub.variable("timeout") == "-1"
+}
+
 /// Returns whether the settings of kexec-tools make reboots load the kernel without the boot loader.
 pub(in crate::os) fn loads_kexec(root: &Root) -> bool {
     let settings = text(root, "/etc/default/kexec", MAX_FILE_BYTES);
@@ -74,47 +102,6 @@ pub(in crate::os) fn loads_kexec(root: &Root) -> bool {
         let value = line.trim().strip_prefix("LOAD_KEXEC=");
         value.is_some_and(|value| value.trim_matches(['"', '\'']) == "true")
     })
-}
-
-/// Returns the mounts of the host (proc_pid_mountinfo(5)).
-pub(in crate::os) fn mounts(root: &Root) -> String {
-    text(root, MOUNTS_PATH, MAX_FILE_BYTES)
-}
-
-pub(in crate::os) struct Mount<'t> {
-    /// Major and minor number.
-    device: &'t str,
-    /// The mount point.
-    pub(in crate::os) point: &'t str,
-    pub(in crate::os) fs_type: &'t str,
-    pub(in crate::os) is_read_only: bool,
-}
-
-/// Returns the mount of a path (proc_pid_mountinfo(5)): the last one on the longest mount point.
-pub(in crate::os) fn mount_of<'t>(mounts: &'t str, path: &str) -> Option<Mount<'t>> {
-    let path = AbsPath::new(path).ok()?;
-    let lines = mounts.lines().filter_map(|line| {
-        let (mount, source) = line.split_once(" - ")?;
-        let mut fields = mount.split(' ').skip(2);
-        let device = fields.next()?;
-        // A mount point with an escaped blank cannot be above this path.
-        let point = fields.nth(1)?;
-        let top = AbsPath::new(point).ok()?;
-        let is_read_only = fields.next()?.split(',').any(|option| option == "ro");
-        let fs_type = source.split(' ').next()?;
-        let depth = top.components().count();
-        let mount = Mount {
-            device,
-            point,
-            fs_type,
-            is_read_only,
-        };
-        path.is_under(&top).then_some((depth, mount))
-    });
-    // Of several equal ones, this is the last.
-    lines
-        .max_by_key(|(depth, _)| *depth)
-        .map(|(_, mount)| mount)
 }
 
 /// Returns whether GRUB reaches the device, or the disk of a partition, without a layer that it can only read: LVM, RAID,
@@ -137,13 +124,6 @@ fn is_plain(root: &Root, directory: &AbsPath) -> bool {
     (!is_mapped || kind == Some("mpath")) && !is_there(root, &format!("{directory}/md"))
 }
 
-/// Returns the path to which the links lead, also the last one.
-pub(in crate::os) fn real_path(root: &Root, path: &AbsPath) -> Option<AbsPath> {
-    // The last component of a canonical path may be a link.
-    let below = path.join("x").ok()?;
-    root.canonical(&below).ok()?.parent()
-}
-
 fn text(root: &Root, path: &str, most: u64) -> String {
     let path = AbsPath::new(path).ok();
     path.and_then(|path| root.read_text(&path, most).ok())
@@ -153,25 +133,6 @@ fn text(root: &Root, path: &str, most: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MOUNTS: &str = "\
-22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
-23 22 0:21 / /proc rw - proc proc rw
-31 22 253:0 / /boot rw - ext4 /dev/mapper/boot rw
-32 22 8:2 / /data\\040x rw - btrfs /dev/sda2 rw
-";
-
-    #[test]
-    fn the_mount_of_a_path_is_the_one_on_the_longest_mount_point() {
-        let device = |path: &str| mount_of(MOUNTS, path).map(|mount| mount.device);
-        assert_eq!(device("/boot/grub"), Some("253:0"));
-        assert_eq!(device("/bootx/grub"), Some("8:1"));
-        assert_eq!(device("/etc"), Some("8:1"));
-        assert!(mount_of("", "/etc").is_none());
-        let over = format!("{MOUNTS}40 31 8:9 / /boot rw - vfat /dev/sda9 rw\n");
-        let mount = mount_of(&over, "/boot/grub").unwrap();
-        assert_eq!((mount.device, mount.fs_type), ("8:9", "vfat"));
-    }
 
     #[test]
     fn every_obstacle_to_grub_is_found() {
@@ -233,5 +194,36 @@ mod tests {
             "22 1 0:30 / / rw - btrfs /dev/sda1 rw\n",
         );
         expect(Some(ProviderObstacle::GrubFileSystem));
+    }
+
+    #[test]
+    fn signed_files_and_a_menu_that_waits_are_obstacles() {
+        let host = tempfile::tempdir().unwrap();
+        let root = Root::open(host.path()).unwrap();
+        let write = |path: &str, text: &str| {
+            let path = AbsPath::new(format!("/{path}")).unwrap();
+            root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+            root.replace(&path, text.as_bytes(), 0o644).unwrap();
+        };
+        let expect = |expected: Option<ProviderObstacle>| assert_eq!(obstacle(&root), expected);
+        write("boot/grub/grub.cfg", "");
+        write("usr/sbin/grub-mkconfig", "");
+        write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro\n");
+        write("proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+        write("sys/dev/block/8:1/dev", "8:1\n");
+        write("boot/grub/grub.cfg.sig", "");
+        expect(Some(ProviderObstacle::GrubSignatures));
+        root.remove_file(&AbsPath::new("/boot/grub/grub.cfg.sig").unwrap())
+            .unwrap();
+        // As Ubuntu's grub-mkconfig writes it with GRUB_RECORDFAIL_TIMEOUT=-1.
+        let recordfail = "load_env\nif [ \"${recordfail}\" = 1 ] ; then\n set timeout=-1\nelse\n set timeout=5\nfi\n";
+        for (config, expected) in [
+            (recordfail, Some(ProviderObstacle::MenuWaits)),
+            ("set timeout=-1\n", Some(ProviderObstacle::MenuWaits)),
+            ("set timeout=30\n", None),
+        ] {
+            write("boot/grub/grub.cfg", config);
+            expect(expected);
+        }
     }
 }

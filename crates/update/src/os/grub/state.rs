@@ -29,6 +29,9 @@ pub(in crate::os) const NEXT_ENTRY: &str = "next_entry";
 /// The variable of the environment block with the arguments of TuneD.
 pub(super) const TUNED_VARIABLE: &str = "tuned_params";
 
+/// The variable that Ubuntu's GRUB sets before each boot, and a boot that reaches userspace unsets.
+pub(super) const RECORD_FAIL: &str = "recordfail";
+
 /// Variables with which Ubuntu's grub.cfg repeats a boot that failed without an initial RAM disk, instead of entering
 /// `next_entry`. A successful boot unsets them (grub-initrd-fallback.service).
 const FAILED_BOOT: [&str; 2] = ["initrdfail", "prev_entry"];

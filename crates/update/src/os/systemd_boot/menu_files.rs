@@ -43,6 +43,13 @@ fn path(text: String) -> Option<AbsPath> {
 }
 
 impl MenuFiles {
+    /// Whether the menu is shown until a key is pressed (`timeout menu-force`).
+    pub(super) fn waits_for_key(&self) -> bool {
+        let config = self.config.as_deref().unwrap_or_default();
+        let mut lines = config.lines().map(str::split_whitespace);
+        lines.any(|line| line.eq(["timeout", "menu-force"]))
+    }
+
     pub(super) fn read(root: &Root) -> Result<Self, SystemdBootError> {
         let mut files = Self {
             root: root.clone(),

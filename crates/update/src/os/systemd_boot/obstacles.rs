@@ -19,6 +19,9 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if MenuFiles::has_unified_kernel(root) {
         return Some(ProviderObstacle::UnifiedKernelImage);
     }
+    if MenuFiles::read(root).is_ok_and(|files| files.waits_for_key()) {
+        return Some(ProviderObstacle::MenuWaits);
+    }
     let default = SystemdBootState::read(root).map(|state| state.default).ok();
     let is_usual = default.is_some_and(|entry| {
         entry.kernel.is_some() && entry.sort_key.is_some() && entry.version.is_some()
@@ -70,6 +73,17 @@ mod tests {
             b"31 22 8:1 / /efi rw - vfat /dev/sda1 rw\n",
         );
         host.expect(None);
+        host.write(
+            "efi/loader/loader.conf",
+            b"timeout 3\n#timeout menu-force\n",
+        );
+        host.expect(None);
+        host.write(
+            "efi/loader/loader.conf",
+            b"default x\ntimeout\tmenu-force\n",
+        );
+        host.expect(Some(ProviderObstacle::MenuWaits));
+        host.write("efi/loader/loader.conf", b"timeout menu-hidden\n");
         host.write("etc/default/kexec", b"LOAD_KEXEC=true\n");
         host.expect(Some(ProviderObstacle::Kexec));
         host.write("etc/default/kexec", b"");
