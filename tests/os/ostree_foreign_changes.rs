@@ -4,7 +4,7 @@ use machinist_update::os::{DeploymentId, OsProvider as _};
 
 use super::{
     contract::{STEP_TIMEOUT, wanted},
-    ostree_files::Layout,
+    ostree_files::{FOREIGN_COMMIT, Layout},
     ostree_host::OstreeHost,
     ostree_machine::BEFORE,
 };
@@ -103,7 +103,7 @@ fn stage_foreign(host: &OstreeHost, arguments: &str) {
             .split(' ')
             .map(|one| format!("--karg-append={one}")),
     );
-    words.push("ef".to_owned());
+    words.push(FOREIGN_COMMIT.to_owned());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     host.admin(&words);
     host.admin(&["lock-finalization", "--unlock"]);

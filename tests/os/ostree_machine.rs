@@ -324,7 +324,10 @@ impl HostCommand for OstreeProgram {
         let (_, arguments) = self.unshare.started(program, arguments);
         let is_extension = matches!(arguments, ["container" | "refs", ..]);
         assert!(!is_extension || program == self.ostree_program());
-        let is_removing = matches!(arguments, ["--mount", .., "/boot", _]);
+        let is_removing = matches!(
+            arguments,
+            ["--mount", .., script, _, "/boot", _] if unshare_program::program_of(script) == "rm"
+        );
         let is_locking = arguments.contains(&"lock-finalization");
         self.operation(!is_removing && !is_locking)?;
         let is_step = arguments[0] == "admin" && arguments[1] != "cleanup";
@@ -347,9 +350,12 @@ impl HostCommand for OstreeProgram {
                 done
             }
             ["--mount", _, _, _, _, script, _, "/boot", rest @ ..] => {
-                assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
+                if matches!(rest[0], "undeploy" | "set-default" | "instutil") {
+                    self.files.check_menu_link();
+                }
                 let operation = || self.operation(true);
-                let changed = unshare_program::change_file(&self.files, rest, operation);
+                let change = (*script, rest);
+                let changed = unshare_program::change_file(&self.files, change, operation);
                 changed.map_err(|error| error.to_string())
             }
             ["refs", "--repo", "/ostree/repo", rest @ ..] => {

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -17,12 +17,14 @@ use super::{
 
 /// A file whose name needs quotes.
 const FILE: &str = "boot/grub 2/custom file.cfg";
+const NEW: &str = "boot/grub 2/custom file.cfg.machinist";
+const FORMER: &str = "boot/grub 2/custom file.cfg.machinist-former";
 
 /// The arguments of the shell, up to the script and its name.
 type Script = Vec<String>;
 
-/// The scripts that replace a file, remove one, and run a program.
-async fn scripts() -> [Script; 3] {
+/// The script for /boot, or for /sysroot, that has this text.
+async fn script(mount: &str, text: &str) -> Script {
     let host = OstreeHost::with_layout(Layout::RpmOstree);
     host.publishes(&image("new"), "2.0");
     let wanted = DesiredDeployment {
@@ -35,14 +37,11 @@ async fn scripts() -> [Script; 3] {
     agent.unlock(&staged.unwrap().unwrap()).await.unwrap();
     agent.lock().await.unwrap();
     let calls = host.unshare.calls.lock().unwrap();
-    // The mount point, and how many words follow it at least.
-    [("/boot", 2..3), ("/boot", 1..2), ("/sysroot", 2..99)].map(|(mount, rest)| {
-        let mut calls = calls.iter();
-        let call = calls.find(|call| call[7] == mount && rest.contains(&(call.len() - 8)));
-        let (namespace, shell) = call.unwrap()[..7].split_at(3);
-        assert_eq!(namespace, ["--mount", "--propagation", "private"]);
-        shell.to_vec()
-    })
+    let mut calls = calls.iter();
+    let call = calls.find(|call| call[7] == mount && call[5].contains(text));
+    let (namespace, shell) = call.unwrap()[..7].split_at(3);
+    assert_eq!(namespace, ["--mount", "--propagation", "private"]);
+    shell.to_vec()
 }
 
 /// A directory with a file system, and with programs that hide those of the host. `mount` writes its arguments to a
@@ -92,9 +91,10 @@ impl Sandbox {
         command.output().unwrap().status.success()
     }
 
-    /// Replaces one file by another, both below the directory.
-    fn replaces(&self, script: &Script, source: &str, file: &str) -> bool {
-        self.run(script, &[self.path(source), self.path(file)])
+    /// Runs a script with paths below the directory.
+    fn runs(&self, script: &Script, paths: &[&str]) -> bool {
+        let paths: Vec<PathBuf> = paths.iter().map(|path| self.path(path)).collect();
+        self.run(script, &paths)
     }
 
     fn assert_mounted(&self) {
@@ -110,51 +110,83 @@ fn names_in(directory: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_script_replaces_a_file_which_keeps_its_mode() {
-    let [replace, _, _] = scripts().await;
+async fn the_script_copies_a_file_which_gets_the_mode_of_the_former() {
+    let copy = script("/boot", "cp ").await;
     for (before, after) in [(None, 0o640), (Some(0o600), 0o600), (Some(0o755), 0o755)] {
         let sandbox = Sandbox::new();
         if let Some(mode) = before {
             sandbox.write(FILE, "old\n", mode);
         }
         // An earlier run was interrupted.
-        sandbox.write(&format!("{FILE}.machinist"), "half", 0o644);
-        assert!(sandbox.replaces(&replace, "new text", FILE));
-        assert_eq!(sandbox.read(FILE).as_deref(), Some("new\n"));
-        assert_eq!(sandbox.mode(FILE), after, "{before:?}");
-        let directory = sandbox.path("boot/grub 2");
-        assert_eq!(names_in(&directory), ["custom file.cfg"]);
-        assert!(sandbox.read("new text").is_some());
+        sandbox.write(NEW, "more than a half", 0o644);
+        assert!(sandbox.runs(&copy, &["new text", NEW, FILE]));
+        assert_eq!(sandbox.read(NEW).as_deref(), Some("new\n"));
+        assert_eq!(sandbox.mode(NEW), after, "{before:?}");
+        let old = before.map(|_| "old\n");
+        assert_eq!(sandbox.read(FILE).as_deref(), old);
         sandbox.assert_mounted();
+    }
+    for program in ["mount", "cp", "chmod", "sync"] {
+        let sandbox = Sandbox::new();
+        sandbox.write(FILE, "old\n", 0o600);
+        sandbox.install(program, "echo No space left on device >&2\nexit 1\n");
+        assert!(!sandbox.runs(&copy, &["new text", NEW, FILE]), "{program}");
+    }
+    assert!(!Sandbox::new().runs(&copy, &["missing", NEW, FILE]));
+}
+
+#[tokio::test]
+async fn the_script_moves_a_file_and_the_former_one_keeps_its_inode() {
+    let move_over = script("/boot", "mv ").await;
+    for has_links in [true, false] {
+        let sandbox = Sandbox::new();
+        sandbox.write(FILE, "old\n", 0o600);
+        sandbox.write(NEW, "new\n", 0o600);
+        // An earlier run was interrupted.
+        sandbox.write(FORMER, "older", 0o644);
+        if !has_links {
+            sandbox.install("ln", "exit 1\n");
+        }
+        assert!(sandbox.runs(&move_over, &[NEW, FILE, FORMER]));
+        assert_eq!(sandbox.read(FILE).as_deref(), Some("new\n"));
+        let former = has_links.then_some("old\n");
+        assert_eq!(sandbox.read(FORMER).as_deref(), former);
+        assert_eq!(sandbox.read(NEW), None);
+        sandbox.assert_mounted();
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write(NEW, "new\n", 0o600);
+    assert!(sandbox.runs(&move_over, &[NEW, FILE, FORMER]));
+    assert_eq!(names_in(&sandbox.path("boot/grub 2")), ["custom file.cfg"]);
+    for program in ["mount", "mv", "sync"] {
+        let sandbox = Sandbox::new();
+        sandbox.write(FILE, "old\n", 0o600);
+        sandbox.write(NEW, "new\n", 0o600);
+        sandbox.install(program, "exit 1\n");
+        assert!(!sandbox.runs(&move_over, &[NEW, FILE, FORMER]), "{program}");
+        // After `mv` it is there, and may not be on the disk yet.
+        let left = if program == "sync" { "new\n" } else { "old\n" };
+        assert_eq!(sandbox.read(FILE).as_deref(), Some(left), "{program}");
     }
 }
 
 #[tokio::test]
-async fn a_script_that_cannot_replace_a_file_leaves_it() {
-    let [replace, _, _] = scripts().await;
-    for program in ["mount", "cp", "chmod", "sync", "mv"] {
-        let sandbox = Sandbox::new();
-        sandbox.write(FILE, "old\n", 0o600);
-        sandbox.install(program, "echo No space left on device >&2\nexit 1\n");
-        assert!(!sandbox.replaces(&replace, "new text", FILE), "{program}");
-        assert_eq!(sandbox.read(FILE).as_deref(), Some("old\n"), "{program}");
-        assert_eq!(sandbox.mode(FILE), 0o600, "{program}");
-    }
-    // It is there, and may not be on the disk yet.
+async fn the_script_creates_an_empty_file() {
+    let create = script("/boot", ": >").await;
     let sandbox = Sandbox::new();
-    sandbox.install("sync", "test \"$1\" != -f\n");
-    assert!(!sandbox.replaces(&replace, "new text", FILE));
-    let sandbox = Sandbox::new();
-    let file = "boot/missing/file";
-    assert!(!sandbox.replaces(&replace, "new text", file));
-    assert!(!sandbox.replaces(&replace, "missing", FILE));
-    assert_eq!(sandbox.read(FILE), None);
-    assert_eq!(names_in(&sandbox.path("boot")), ["grub 2"]);
+    assert!(sandbox.runs(&create, &[FILE]));
+    assert_eq!(sandbox.read(FILE).as_deref(), Some(""));
+    sandbox.assert_mounted();
+    assert!(!sandbox.runs(&create, &["boot/missing/file"]));
 }
 
 #[tokio::test]
 async fn the_script_removes_a_file_that_may_be_missing() {
-    let [_, remove, _] = scripts().await;
+    let remove = script(
+        "/boot",
+        "set -e\nmount -o remount,rw \"$1\"\nrm -f \"$2\"\n",
+    )
+    .await;
     let sandbox = Sandbox::new();
     sandbox.write(FILE, "", 0o644);
     sandbox.write("boot/grub 2/custom", "other", 0o644);
@@ -175,7 +207,7 @@ async fn the_script_removes_a_file_that_may_be_missing() {
 
 #[tokio::test]
 async fn the_script_runs_a_program_once_the_file_system_is_writable() {
-    let [_, _, run] = scripts().await;
+    let run = script("/sysroot", "exec").await;
     let sandbox = Sandbox::new();
     let record = "printf '<%s>' \"$@\" >\"${0%/bin/*}/ran\"\n";
     sandbox.install("a program", record);
@@ -195,4 +227,26 @@ async fn the_script_runs_a_program_once_the_file_system_is_writable() {
     sandbox.install("mount", "exit 32\n");
     assert!(!sandbox.run(&run, &arguments));
     assert_eq!(sandbox.read("ran"), None);
+}
+
+#[tokio::test]
+async fn the_script_gives_a_link_a_second_name() {
+    let name = script("/boot", "ln -P ").await;
+    let sandbox = Sandbox::new();
+    let [link, second] = ["boot/grub 2/loader", "boot/grub 2/loader.machinist"];
+    let [link, second] = [link, second].map(|path| sandbox.path(path));
+    // A name of a former link to an existing directory, and of one to a missing one.
+    for (former, target) in [("..", "missing"), ("missing", "..")] {
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).unwrap();
+        let _ = fs::remove_file(&second);
+        symlink(former, &second).unwrap();
+        assert!(sandbox.run(&name, &[&link, &second]));
+        let [link, second] = [&link, &second].map(|path| fs::symlink_metadata(path).unwrap());
+        assert_eq!(link.ino(), second.ino());
+    }
+    assert_eq!(names_in(&sandbox.path("boot")), ["grub 2"]);
+    sandbox.install("ln", "exit 1\n");
+    assert!(!sandbox.run(&name, &[&link, &second]));
+    assert!(link.is_symlink());
 }

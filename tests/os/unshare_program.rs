@@ -34,23 +34,48 @@ impl UnshareProgram {
     }
 }
 
-/// Replaces or removes a file as the scripts do, with an operation between the steps.
+/// Changes files as the script does, with an operation between its steps.
 pub(super) fn change_file(
     files: &Files,
-    arguments: &[&str],
+    (script, arguments): (&str, &[&str]),
     operation: impl Fn() -> io::Result<()>,
 ) -> io::Result<()> {
-    match arguments {
-        [source, file] => {
-            let text = files.read(source);
-            let new = format!("{file}.machinist");
-            files.write(&new, &text);
+    assert!(script.contains("mount -o remount,rw \"$1\""), "{script}");
+    let paths: Vec<_> = arguments.iter().map(|path| files.path(path)).collect();
+    match (program_of(script), &*paths) {
+        ("ln", [link, name]) => {
+            let _ = fs::remove_file(name);
             operation()?;
-            fs::rename(files.path(&new), files.path(file))?;
-            files.write(&format!("run/by-unshare{file}"), text);
+            // Like `ln -P`.
+            fs::hard_link(link, name)
+        }
+        ("cp", [source, new, _]) => {
+            fs::copy(source, new)?;
             operation()
         }
-        [file] => fs::remove_file(files.path(file)),
+        ("mv", [new, file, former]) => {
+            let _ = fs::remove_file(former);
+            if file.exists() {
+                fs::hard_link(file, former)?;
+            }
+            operation()?;
+            let text = files.read(arguments[0]);
+            files.write(&format!("run/by-unshare{}", arguments[1]), text);
+            fs::rename(new, file)?;
+            operation()
+        }
+        (":", [file]) => {
+            operation()?;
+            fs::write(file, "")
+        }
+        ("rm", [file]) => fs::remove_file(file),
         other => panic!("{other:?}"),
     }
+}
+
+/// The program of a script that says what it does.
+pub(super) fn program_of(script: &str) -> &str {
+    let programs = ["cp ", "mv ", "ln -P ", ": >", "rm "];
+    let program = programs.iter().find(|program| script.contains(**program));
+    program.unwrap().split(' ').next().unwrap()
 }

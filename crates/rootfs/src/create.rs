@@ -67,23 +67,43 @@ impl Root {
         file: &AbsPath,
         inode: Option<u64>,
     ) -> Result<(), RootError> {
+        let is_expected = |stat: &Stat| {
+            stat.kind == FileKind::File && inode.is_none_or(|inode| inode == stat.identity.ino)
+        };
+        self.link_object(at, file, is_expected)
+    }
+
+    /// Creates a hard link at `at`, which must not exist yet, to the symbolic link at `link` itself, on the same mount.
+    /// ESTALE if that is no symbolic link.
+    pub fn build_hard_link_to_symlink(
+        &self,
+        at: &AbsPath,
+        link: &AbsPath,
+    ) -> Result<(), RootError> {
+        self.link_object(at, link, |stat| stat.kind == FileKind::Link)
+    }
+
+    fn link_object(
+        &self,
+        at: &AbsPath,
+        object: &AbsPath,
+        is_expected: impl Fn(&Stat) -> bool,
+    ) -> Result<(), RootError> {
         let build = || {
-            if self.crosses_simulated_mount(at, file) {
+            if self.crosses_simulated_mount(at, object) {
                 return Err(Errno::XDEV.into());
             }
-            let (from, to) = (self.handle(file)?, self.slot(at)?);
-            let stat = Stat::of(&resolve::statx_of(&from)?);
-            let expected = inode.is_none_or(|inode| inode == stat.identity.ino);
-            if stat.kind != FileKind::File || !expected {
+            let (from, to) = (self.handle(object)?, self.slot(at)?);
+            if !is_expected(&Stat::of(&resolve::statx_of(&from)?)) {
                 return Err(Errno::STALE.into());
             }
             let link = || {
                 let (from, flags) = (resolve::proc_path(&from), AtFlags::SYMLINK_FOLLOW);
                 Ok(rustix::fs::linkat(CWD, from, &to.dir, to.name, flags)?)
             };
-            self.tapped(at, || FsOpKind::HardLink(file.clone()), link)
+            self.tapped(at, || FsOpKind::HardLink(object.clone()), link)
         };
-        build().map_err(|error| self.failed_pair(("make", "another name of"), at, file, error))
+        build().map_err(|error| self.failed_pair(("make", "another name of"), at, object, error))
     }
 
     /// Sets the owner of a link itself to that of `meta`.

@@ -9,11 +9,12 @@
 //! own, which the variable `saved_entry` selects.
 
 mod boot_file_system;
+mod boot_file_writer;
 mod changed_files;
 mod error;
 mod host_files;
-mod kept_entries;
 mod host_mounts;
+mod kept_entries;
 mod kept_entry;
 mod menu_source;
 mod new_entry;
@@ -25,18 +26,19 @@ use std::{fmt, time::Duration};
 
 pub(super) use self::{
     boot_file_system::flush,
+    boot_file_writer::NEW_SUFFIX,
     changed_files::{ChangedFiles, NewGrubFile},
     error::GrubError,
     host_files::{HostFiles, in_grub_directory},
+    host_mounts::{mount_of, mounts, real_path},
     menu_source::MenuSource,
     new_entry::check,
-    host_mounts::{mount_of, mounts, real_path},
-    obstacles::{loader_obstacle, loads_kexec, mount_of, mounts, obstacle, real_path},
+    obstacles::{loader_obstacle, loads_kexec, obstacle},
     state::{NEXT_ENTRY, environment_with_next},
     trial_entry::with_section,
 };
 use self::{
-    host_files::{MAX_CONFIG_BYTES, path},
+    host_files::path,
     kept_entry::KeptEntry,
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
@@ -64,9 +66,6 @@ pub(super) const CAPABILITIES: OsCapabilities = OsCapabilities {
 
 /// Where grub-mkconfig writes the new configuration.
 const NEW_CONFIG: &str = "/boot/grub/machinist-new.cfg";
-
-/// Added to the name of a file that GRUB reads while its new content is written.
-const NEW_SUFFIX: &str = ".machinist";
 
 /// The mode of boot entries.
 const ENTRY_MODE: u32 = 0o644;
@@ -96,7 +95,7 @@ impl<C: HostCommand> GrubProvider<C> {
     }
 
     fn replace(&self, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
-        changed_files::replace(&self.root, at, text, mode)
+        boot_file_writer::replace_plain(&self.root, at, text, mode)
     }
 
     async fn write_custom(&self, text: &str) -> Result<(), GrubError> {
@@ -119,37 +118,9 @@ impl<C: HostCommand> GrubProvider<C> {
         self.write_for_grub(&path(&file)?, &text, 0o600).await
     }
 
-    /// Writes a file that GRUB reads. It keeps its mode; a new one has this mode. A link stays, and its target is written.
+    /// Writes a file that GRUB reads.
     async fn write_for_grub(&self, file: &AbsPath, text: &str, mode: u32) -> Result<(), GrubError> {
-        let (file, mode) = changed_files::target(&self.root, file, mode)?;
-        let new = path(&format!("{file}{NEW_SUFFIX}"))?;
-        self.root.replace(&new, text.as_bytes(), mode)?;
-        self.replace_for_grub(&new, &file).await
-    }
-
-    /// Replaces a file by a new one so that GRUB, which does not read the journal of the file system, finds one of both
-    /// after a power cut: the new one is on the disk before it has the name, and the former one keeps its blocks and its
-    /// inode until the change is on the disk. Otherwise GRUB could find no file, or that of a reused inode.
-    async fn replace_for_grub(&self, new: &AbsPath, at: &AbsPath) -> Result<(), GrubError> {
-        let former = self.root.read(at, MAX_CONFIG_BYTES).ok();
-        self.root.sync_file(new)?;
-        let directory = at.parent().unwrap_or_else(AbsPath::root);
-        let flush_all = || flush(&self.root, &self.commands, &directory);
-        flush_all().await?;
-        match self.root.exchange(new, at) {
-            Err(error) if error.exchange_unsupported() || error.is_not_found() => {
-                self.root.move_over(new, at)?;
-            }
-            Err(error) => return Err(error.into()),
-            // Another program may have written it since.
-            Ok(()) if self.root.read(new, MAX_CONFIG_BYTES).ok() != former => {
-                self.root.exchange(new, at)?;
-                return Err(GrubError::FileChanged(at.clone()));
-            }
-            Ok(()) => {}
-        }
-        flush_all().await?;
-        Ok(self.root.remove_file(new)?)
+        boot_file_writer::write(&self.root, &self.commands, file, text, mode).await
     }
 
     /// Removes machinist's request for the next boot.
@@ -281,10 +252,8 @@ impl<C: HostCommand> GrubProvider<C> {
             if current() != before {
                 continue;
             }
-            match self
-                .replace_for_grub(&path(NEW_CONFIG)?, &path(&config)?)
-                .await
-            {
+            let (new, at) = (path(NEW_CONFIG)?, path(&config)?);
+            match boot_file_writer::replace(&self.root, &self.commands, &new, &at).await {
                 Err(GrubError::FileChanged(_)) => {}
                 replaced => return replaced,
             }

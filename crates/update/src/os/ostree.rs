@@ -18,6 +18,7 @@ mod fetched_images;
 mod image_download;
 mod layered_packages;
 mod layering;
+mod menu_link;
 mod new_deployment;
 mod obstacles;
 mod own_packages;
@@ -114,12 +115,16 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         arguments: &[&str],
         limit: Duration,
     ) -> Result<(), OstreeError> {
+        let changes_menu = CHANGES_MENU.contains(&command);
+        if changes_menu {
+            self.name_menu_link().await?;
+        }
         let mut all = vec!["admin"];
         all.extend(command.split(' '));
         all.extend(arguments);
         let done = self.commands.run(OSTREE, &all, limit).await;
         done.map_err(|source| OstreeError::Command { command, source })?;
-        match CHANGES_MENU.contains(&command) {
+        match changes_menu {
             true => self.flush_boot().await,
             false => Ok(()),
         }
@@ -147,8 +152,12 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         for file in [NOT_FINALIZED, MENU_UNCHANGED] {
             self.remove_marker(file).await?;
         }
+        self.remove_menu_link_name().await?;
         let custom = custom_config(&state.files.custom, false);
         self.write_custom(&state.files, &custom).await?;
+        for file in ChangedFiles::paths(&self.root) {
+            self.remove_interrupted_write(&file).await?;
+        }
         self.try_remove_reference().await;
         Ok(())
     }

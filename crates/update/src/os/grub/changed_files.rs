@@ -1,12 +1,12 @@
 //! The files of GRUB that machinist changes in place: the environment block and custom.cfg.
 
 use super::{
+    boot_file_writer,
     error::GrubError,
     host_files::{MAX_CONFIG_BYTES, in_grub_directory, path},
-    host_mounts::real_path,
     trial_entry::has_broken_section,
 };
-use machinist_base::abs_path::AbsPath;
+use crate::os::HostCommand;
 use machinist_boot_loader::grub::{BootError, EnvironmentBlock};
 use machinist_rootfs::Root;
 
@@ -39,6 +39,11 @@ impl ChangedFiles {
         })
     }
 
+    /// The paths of the files.
+    pub(in crate::os) fn paths(root: &Root) -> [String; 2] {
+        [ENVIRONMENT_BLOCK, CUSTOM_CONFIG].map(|name| in_grub_directory(root, name))
+    }
+
     /// The environment block with another content.
     pub(in crate::os) fn new_environment(
         root: &Root,
@@ -66,8 +71,13 @@ pub(in crate::os) struct NewGrubFile {
 }
 
 impl NewGrubFile {
-    pub(in crate::os) fn write(&self, root: &Root) -> Result<(), GrubError> {
-        replace(root, &self.file, &self.text, NEW_FILE_MODE)
+    pub(in crate::os) async fn write(
+        &self,
+        root: &Root,
+        commands: &impl HostCommand,
+    ) -> Result<(), GrubError> {
+        let file = path(&self.file)?;
+        boot_file_writer::write(root, commands, &file, &self.text, NEW_FILE_MODE).await
     }
 }
 
@@ -79,20 +89,4 @@ fn read_text(root: &Root, name: &str) -> Result<String, GrubError> {
         Err(error) if error.is_not_found() => Ok(String::new()),
         Err(error) => Err(error.into()),
     }
-}
-
-/// The file to which the links lead, and its mode; a new one has this mode.
-pub(super) fn target(root: &Root, at: &AbsPath, mode: u32) -> Result<(AbsPath, u32), GrubError> {
-    let at = real_path(root, at).unwrap_or_else(|| at.clone());
-    let mode = root.stat(&at)?.map_or(mode, |stat| stat.mode & 0o777);
-    Ok((at, mode))
-}
-
-/// Replaces a file. It keeps its mode; a new one has this mode. A link stays, and its target is replaced.
-pub(super) fn replace(root: &Root, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
-    let (at, mode) = target(root, &path(at)?, mode)?;
-    if let Some(parent) = at.parent() {
-        root.make_dirs(&parent, 0o755)?;
-    }
-    Ok(root.replace(&at, text.as_bytes(), mode)?)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{OSTREE, OSTREE_TIMEOUT, OstreeProvider, RpmOstree, error::OstreeError};
 use crate::os::{
     BackgroundError, HostCommand,
-    grub::{NewGrubFile, flush, mount_of, mounts, real_path},
+    grub::{NEW_SUFFIX, NewGrubFile, flush, mount_of, mounts, real_path},
     host_detection::is_there,
 };
 use machinist_base::abs_path::AbsPath;
@@ -22,18 +22,33 @@ const SYSROOT: &str = "/sysroot";
 /// Has the files that GRUB reads.
 const BOOT: &str = "/boot";
 
-/// The content of the file, which the program moves to its place.
+/// The new content of a file.
 const SOURCE: &str = "/run/machinist/grub-file";
 
-/// Replaces the file `$3` by the content of `$2`. The file keeps its mode.
-const REPLACE: &str = r#"set -e
+/// Added to the name of a file for the one that it replaces.
+const FORMER_SUFFIX: &str = ".machinist-former";
+
+/// Copies the file `$2` to `$3`, with the mode of `$4` if that exists.
+const COPY: &str = r#"set -e
 mount -o remount,rw "$1"
-new=$3.machinist
-cp --preserve=mode "$2" "$new"
-test ! -e "$3" || chmod --reference="$3" "$new"
-sync "$new"
-mv -f "$new" "$3"
+cp --preserve=mode "$2" "$3"
+test ! -e "$4" || chmod --reference="$4" "$3"
+sync "$3"
+"#;
+
+/// Moves the file `$2` over `$3`, whose former inode stays as `$4`. An EFI system partition has no hard links.
+const MOVE: &str = r#"set -e
+mount -o remount,rw "$1"
+rm -f "$4"
+test ! -e "$3" || ln "$3" "$4" || :
+mv -f "$2" "$3"
 sync -f "$3"
+"#;
+
+/// Creates the empty file `$2`.
+const CREATE: &str = r#"set -e
+mount -o remount,rw "$1"
+: >"$2"
 "#;
 
 /// Removes the file `$2`.
@@ -63,26 +78,52 @@ fn unshare<'a>(script: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
 
 impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// The mount point of a file, if it is mounted read-only.
-    fn read_only_mount(&self, file: &str) -> Option<String> {
+    pub(super) fn read_only_mount(&self, file: &str) -> Option<String> {
         let mounts = mounts(&self.root);
         let mount = mount_of(&mounts, file).filter(|mount| mount.is_read_only);
         mount.map(|mount| mount.point.to_owned())
     }
 
     pub(super) async fn write_grub_file(&self, new: &NewGrubFile) -> Result<(), OstreeError> {
-        // A link stays, and its target is replaced.
-        let path = AbsPath::new(&new.file).ok();
-        let path = path.and_then(|path| real_path(&self.root, &path));
-        let file = path.map_or_else(|| new.file.clone(), |path| path.to_string());
+        let file = self.link_target(&new.file);
         match self.read_only_mount(&file) {
-            None => new.write(&self.root)?,
-            Some(point) => {
-                self.write_run_file(SOURCE, &new.text)?;
-                self.unshare(&file, REPLACE, &[&point, SOURCE, &file])
-                    .await?;
-            }
+            None => Ok(new.write(&self.root, &self.commands).await?),
+            Some(point) => self.write_read_only(&point, &new.text, &file).await,
         }
-        self.flush_boot().await
+    }
+
+    /// As for a writable file system, GRUB finds the former or the new file after a power cut.
+    async fn write_read_only(
+        &self,
+        point: &str,
+        text: &str,
+        file: &str,
+    ) -> Result<(), OstreeError> {
+        let [new, former] = [NEW_SUFFIX, FORMER_SUFFIX].map(|suffix| format!("{file}{suffix}"));
+        self.write_run_file(SOURCE, text)?;
+        self.unshare(file, COPY, &[point, SOURCE, &new, file])
+            .await?;
+        self.flush_boot().await?;
+        self.unshare(file, MOVE, &[point, &new, file, &former])
+            .await?;
+        self.flush_boot().await?;
+        self.remove_marker(&former).await
+    }
+
+    /// The file to which a link leads: it is replaced, and the link stays.
+    fn link_target(&self, file: &str) -> String {
+        let path = AbsPath::new(file).ok();
+        let path = path.and_then(|path| real_path(&self.root, &path));
+        path.map_or_else(|| file.to_owned(), |path| path.to_string())
+    }
+
+    /// Removes what an interrupted write of a file has left.
+    pub(super) async fn remove_interrupted_write(&self, file: &str) -> Result<(), OstreeError> {
+        let file = self.link_target(file);
+        for suffix in [NEW_SUFFIX, FORMER_SUFFIX] {
+            self.remove_marker(&format!("{file}{suffix}")).await?;
+        }
+        Ok(())
     }
 
     /// Writes changes in /boot to where GRUB, which does not read a journal, finds them.
@@ -98,10 +139,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         match (self.read_only_mount(file), AbsPath::new(file)) {
             (None, Ok(path)) => self.root.replace(&path, b"", 0o644)?,
             (None, Err(_)) => {}
-            (Some(point), _) => {
-                self.write_run_file(SOURCE, "")?;
-                self.unshare(file, REPLACE, &[&point, SOURCE, file]).await?;
-            }
+            (Some(point), _) => self.unshare(file, CREATE, &[&point, file]).await?,
         }
         self.flush_boot().await
     }
@@ -119,7 +157,13 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.unshare(file, REMOVE, &[&point, file]).await
     }
 
-    async fn unshare(&self, file: &str, script: &str, rest: &[&str]) -> Result<(), OstreeError> {
+    /// Runs a script that changes a file, with the mount point of its file system as `$1`.
+    pub(super) async fn unshare(
+        &self,
+        file: &str,
+        script: &str,
+        rest: &[&str],
+    ) -> Result<(), OstreeError> {
         let arguments = unshare(script, rest);
         let done = self.commands.run(UNSHARE, &arguments, OSTREE_TIMEOUT).await;
         done.map_err(|source| OstreeError::Write {

@@ -116,6 +116,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 "the next boot enters the new deployment and not {requested}, which was selected by grub-reboot"
             );
         }
+        // libostree selects the new menu at shutdown.
+        self.name_menu_link().await?;
         self.create_marker(NOT_FINALIZED).await?;
         self.set_trial(state, TrialState::Unlocked).await?;
         match state.own_staged().is_some_and(|staged| staged.is_locked) {
