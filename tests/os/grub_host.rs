@@ -180,6 +180,30 @@ async fn the_distributions_update_grub_changes_nothing_between_the_steps() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
 
+/// The package of a kernel makes the initial RAM disk minutes after the kernel is unpacked.
+#[tokio::test]
+async fn a_kernel_without_an_initial_ram_disk_yet_delays_the_keep() {
+    let host = GrubHost::new();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    let before = host.read("boot/grub/grub.cfg");
+    host.unpack_kernel();
+    let error = host.agent().keep(&id).await.unwrap_err();
+    assert!(error.is_retryable());
+    let text = machinist_base::error_chain::chain(&error);
+    assert!(
+        text.contains("vmlinuz-6.2 without an initial RAM disk"),
+        "{text}"
+    );
+    assert_eq!(host.read("boot/grub/grub.cfg"), before);
+    host.install_kernel();
+    host.agent().keep(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
 #[tokio::test]
 async fn a_grub_config_that_would_not_boot_as_wanted_is_not_used() {
     let host = GrubHost::new();
@@ -198,7 +222,8 @@ async fn a_grub_config_that_would_not_boot_as_wanted_is_not_used() {
     fs::write(&later, "GRUB_CMDLINE_LINUX_DEFAULT=quiet\n").unwrap();
     let error = host.agent().keep(&id).await.unwrap_err();
     let text = machinist_base::error_chain::chain(&error);
-    assert!(text.contains("the entry would boot with"), "{text}");
+    assert!(text.contains("has made a default entry with"), "{text}");
+    assert!(error.is_retryable());
     assert_eq!(host.read("boot/grub/grub.cfg"), before);
     assert_eq!(host.read("etc/default/grub.d/zz-machinist.cfg"), own);
     assert!(!host.path("boot/grub/machinist-new.cfg").exists());

@@ -177,8 +177,18 @@ printf %s "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT""#;
         false => CONFIG,
     };
     let text = config.replace("@ARGUMENTS@", &arguments);
-    let text = match below(directory, "/boot/vmlinuz-6.2").exists() {
+    let exists = |file| below(directory, file).exists();
+    let [kernel, initrd] = ["/boot/vmlinuz-6.2", "/boot/initrd.img-6.2"].map(exists);
+    let text = match kernel {
         true => text.replace("6.1", "6.2"),
+        false => text,
+    };
+    let without_initrd = || -> Vec<&str> {
+        let lines = text.lines();
+        lines.filter(|line| !line.contains("initrd.img")).collect()
+    };
+    let text = match kernel && !initrd {
+        true => without_initrd().join("\n"),
         false => text,
     };
     fs::write(below(directory, to), text).unwrap();
@@ -302,11 +312,15 @@ impl GrubMachine {
         GrubProvider::new(root, programs)
     }
 
+    /// Begins to install a newer kernel, as a package does.
+    pub(crate) fn unpack_kernel(&self) {
+        fs::write(self.path("boot/vmlinuz-6.2"), "6.2").unwrap();
+    }
+
     /// Installs a newer kernel, as a package does.
     pub(crate) fn install_kernel(&self) {
-        for path in ["boot/vmlinuz-6.2", "boot/initrd.img-6.2"] {
-            fs::write(self.path(path), "6.2").unwrap();
-        }
+        self.unpack_kernel();
+        fs::write(self.path("boot/initrd.img-6.2"), "6.2").unwrap();
         mkconfig(&self.directory, "/boot/grub/grub.cfg");
     }
 

@@ -122,6 +122,25 @@ async fn arguments_that_are_not_in_force_after_they_were_kept_fail_the_update() 
     is_rolled_back(host, agent, Reason::OSStepFailed).await;
 }
 
+/// A package manager installs a kernel during the trial, for five minutes.
+#[tokio::test(start_paused = true)]
+async fn a_keep_waits_for_the_installation_of_a_kernel() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.boot();
+    host.grub.unpack_kernel();
+    let mut agent = host.agent(&one);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(agent.reports.borrow().failure, None);
+    host.grub.install_kernel();
+    let report = agent.until_on(&one).await;
+    assert_eq!(report.updates[0].outcome, Outcome::Done);
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+}
+
 /// Such as while the distribution's update-grub writes grub.cfg.
 #[tokio::test(start_paused = true)]
 async fn a_keep_that_fails_once_is_repeated() {

@@ -42,7 +42,7 @@ use self::{
     kept_entry::KeptEntry,
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
-    state::{DEFAULT_FILE, GrubState, boot, has_arguments, own_arguments},
+    state::{DEFAULT_FILE, GrubState, boot, own_arguments},
     trial_entry::staged_id,
 };
 use super::{
@@ -276,7 +276,19 @@ impl<C: HostCommand> GrubProvider<C> {
         let text = HostFiles::new(&self.root).text(NEW_CONFIG);
         let files = HostFiles::new(&self.root).with_default(&state.environment)?;
         let files = files.with_config("grub.cfg", text);
-        has_arguments(&boot(&files)?.arguments(), wanted)
+        let made = boot(&files)?;
+        if made.arguments() != *wanted {
+            let [found, wanted] = [&made.arguments(), wanted].map(ToString::to_string);
+            return Err(GrubError::ConfigDiffers { found, wanted });
+        }
+        // The package of a kernel makes the initial RAM disk minutes after it has installed the kernel.
+        let present = &state.selected;
+        let lacks_initrd = made.initrds.is_empty() && !present.initrds.is_empty()
+            || present.tries_without_initrd && !made.tries_without_initrd;
+        match lacks_initrd {
+            true => Err(GrubError::NoInitrd(made.kernel)),
+            false => Ok(()),
+        }
     }
 
     /// The state with a kept entry, if one will be needed: a kernel that is installed during the first trial becomes the

@@ -18,11 +18,17 @@ use crate::{
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot, and to keep one.
+/// Number of attempts to list the deployments after a boot.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// How long a keep is repeated: a package manager may be installing a kernel, which has no initial RAM disk yet.
+const KEEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// The longest delay between two attempts; the first one is [`RETRY_DELAY`].
+const MAX_KEEP_DELAY: Duration = Duration::from_secs(30);
 
 /// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
@@ -321,15 +327,16 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         trial.keeps = true;
         let trial = trial.clone();
         self.save().await?;
-        let mut attempt = 1;
+        let begin = Instant::now();
+        let mut delay = RETRY_DELAY;
         let failure = loop {
             match self.try_keep(&trial).await {
                 Ok(()) => return Ok(None),
                 // Such as while the distribution's update-grub writes grub.cfg.
-                Err(failure) if failure.retryable && attempt < MAX_ATTEMPTS => {
-                    tracing::warn!(reason = %failure.reason, attempt, "{}", chain(&*failure.error));
-                    self.run_responsive(tokio::time::sleep(RETRY_DELAY)).await;
-                    attempt += 1;
+                Err(failure) if failure.retryable && begin.elapsed() + delay <= KEEP_TIMEOUT => {
+                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                    self.run_responsive(tokio::time::sleep(delay)).await;
+                    delay = MAX_KEEP_DELAY.min(2 * delay);
                 }
                 Err(failure) => break failure,
             }

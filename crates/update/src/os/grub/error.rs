@@ -61,6 +61,10 @@ pub(in crate::os) enum GrubError {
          grub2-mkconfig -o /boot/grub2/grub.cfg"
     )]
     NotSaved(String),
+    #[error("grub-mkconfig has made a default entry with {found:?} instead of {wanted:?}")]
+    ConfigDiffers { found: String, wanted: String },
+    #[error("grub-mkconfig has made a default entry for {0} without an initial RAM disk")]
+    NoInitrd(String),
     #[error("grub-mkconfig is not installed")]
     NoMkconfig,
     #[error("grub-mkconfig failed")]
@@ -75,6 +79,8 @@ impl GrubError {
             Self::Root(_)
             | Self::Cmdline(KernelCmdlineError::Root(_))
             | Self::Mkconfig(_)
+            | Self::ConfigDiffers { .. }
+            | Self::NoInitrd(_)
             | Self::Boot(_)
             | Self::ConfigChanged
             | Self::FileChanged(_) => true,
