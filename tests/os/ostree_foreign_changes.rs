@@ -140,6 +140,31 @@ async fn a_deployment_with_copied_trial_arguments_is_no_trial() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
 }
 
+/// Such as an automatic update during the trial, which copies the arguments of the running deployment.
+#[tokio::test]
+async fn a_deployment_that_was_staged_from_a_trial_is_removed_with_the_verdict() {
+    for is_kept in [true, false] {
+        let (host, id) = in_trial().await;
+        stage_foreign(&host, &host.menu()[0].1);
+        let after = match is_kept {
+            true => {
+                host.agent().keep(&id).await.unwrap();
+                format!("{BEFORE} nosmt")
+            }
+            false => {
+                host.agent().discard().await.unwrap();
+                BEFORE.to_owned()
+            }
+        };
+        let staged = host.directory.path().join("run/ostree/staged-deployment");
+        assert!(!staged.exists());
+        host.reboot();
+        assert_eq!(host.running(), after);
+        host.agent().discard().await.unwrap();
+        host.assert_settled(&after);
+    }
+}
+
 /// An administrator changes the menu during a trial, and the trial stays the first deployment.
 #[tokio::test]
 async fn a_changed_menu_does_not_make_a_trial_the_default() {

@@ -162,9 +162,24 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         Ok(())
     }
 
+    /// Removes the deployment that another program, such as an automatic update, has staged from the running trial. The next
+    /// boot would enter it whatever the verdict about the trial is, and it would keep the arguments of the trial.
+    async fn remove_copy(&self, state: &OstreeState) -> Result<(), OstreeError> {
+        let Some(staged) = state.staged_from_trial() else {
+            return Ok(());
+        };
+        tracing::warn!(
+            "removing the deployment {}, which another program has staged from a trial that is not kept; stage it again",
+            staged.id
+        );
+        self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await
+    }
+
     /// Removes the staged deployment, and one that the machine has left.
     async fn remove_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        if state.own_staged().is_some() {
+        if state.staged_from_trial().is_some() {
+            self.remove_copy(state).await?;
+        } else if state.own_staged().is_some() {
             // The staged one comes before those of the menu.
             self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
         }
@@ -340,9 +355,13 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Keep);
-        let state = OstreeState::read(&self.root).map_err(at)?;
+        let mut state = OstreeState::read(&self.root).map_err(at)?;
         if state.booted().id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
+        }
+        if state.staged_from_trial().is_some() {
+            self.remove_copy(&state).await.map_err(at)?;
+            state = OstreeState::read(&self.root).map_err(at)?;
         }
         match state.selected == state.booted && !state.is_trial_first() {
             true if state.own_staged().is_some() => Ok(()),

@@ -177,6 +177,13 @@ impl OstreeState {
         staged.filter(|staged| !self.is_own(staged))
     }
 
+    /// The deployment that another program has staged from the running trial, with its arguments.
+    pub(super) fn staged_from_trial(&self) -> Option<&Staged> {
+        let staged = self.staged.as_ref();
+        let staged = staged.filter(|staged| without_trial(&staged.arguments).1);
+        staged.filter(|_| self.is_trial_booted())
+    }
+
     pub(super) fn deployments(&self) -> Deployments {
         let waiting = self.own_staged().map(|staged| StagedDeployment {
             deployment: self.deployment(&staged.id, &staged.arguments),
