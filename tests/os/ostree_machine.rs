@@ -180,6 +180,11 @@ impl OstreeMachine {
         OstreeProvider::new(root, program)
     }
 
+    /// The programs of a provider.
+    pub(crate) fn programs(&self) -> OstreeProgram {
+        self.program(&Failing::default(), None)
+    }
+
     fn program(&self, failing: &Failing, interruption: Option<Interruption>) -> OstreeProgram {
         OstreeProgram {
             files: self.files.clone(),
@@ -345,14 +350,14 @@ impl HostCommand for OstreeProgram {
                         return Err(format!("No such metadata object {commit}").into());
                     }
                 }
+                if matches!(rest[0], "undeploy" | "set-default" | "instutil") {
+                    self.files.check_menu_link();
+                }
                 let done = self.files.admin(rest);
                 self.rpm_ostree.prune(&self.files);
                 done
             }
             ["--mount", _, _, _, _, script, _, "/boot", rest @ ..] => {
-                if matches!(rest[0], "undeploy" | "set-default" | "instutil") {
-                    self.files.check_menu_link();
-                }
                 let operation = || self.operation(true);
                 let change = (*script, rest);
                 let changed = unshare_program::change_file(&self.files, change, operation);

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use machinist_plan::{HostKind, OsCapabilities, ProviderObstacle};
 use machinist_rootfs::Root;
-use machinist_update::os::capabilities;
+use machinist_update::os::{capabilities, provider};
 
 use super::{ostree_files::Layout, ostree_host::OstreeHost};
 
@@ -193,6 +193,10 @@ fn every_obstacle_to_deployments_is_found() {
         let can = capabilities_of(&host);
         assert_eq!(can.obstacle, *expected, "{name}");
         assert_eq!(can.has_provider(), expected.is_none(), "{name}");
+        // A trial may come up with the obstacle, and its files are in the /etc of its deployment.
+        let root = Root::open(host.directory.path()).unwrap();
+        let provider = provider(&root, host.programs()).unwrap();
+        assert!(provider.has_etc_per_deployment(), "{name}");
         assert_eq!(can.host, before.host, "{name}");
     }
 }

@@ -1,6 +1,6 @@
 //! Derives capabilities, conduct and source from the settings.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{AgentError, host_install::HostInstall};
 use crate::config_dir::{ConfigValidator, DirectorySource};
@@ -19,6 +19,12 @@ use machinist_update::{
     },
     service_port::{RecoveryInstaller, Services},
 };
+
+/// How often the deployments are listed before machinist leaves the host.
+const MAX_OBSERVE_ATTEMPTS: u32 = 5;
+
+/// Delay between two of these attempts.
+const OBSERVE_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// The capabilities of this process on the root; an error if a live machine needs more.
 pub fn capabilities(root: &Root, owners: Owners) -> Result<Capabilities, AgentError> {
@@ -62,10 +68,20 @@ pub(super) fn os_provider(root: &Root, systemd: Option<&Systemd>) -> Option<Arc<
 
 /// Discards a deployment that an update has staged and that no update needs any more, and images of no deployment.
 pub async fn discard_deployment(root: &Root) -> Result<(), OsError> {
-    match os_provider(root, Some(&Systemd::of(root))) {
-        Some(provider) => os::leave_host(&*provider).await,
-        None => Ok(()),
+    let Some(provider) = os_provider(root, Some(&Systemd::of(root))) else {
+        return Ok(());
+    };
+    if !os::capabilities(root).has_provider() {
+        return Ok(());
     }
+    for _ in 1..MAX_OBSERVE_ATTEMPTS {
+        match provider.observe().await {
+            // Another program may be writing the boot loader's files.
+            Err(error) if error.is_retryable() => tokio::time::sleep(OBSERVE_RETRY_DELAY).await,
+            _ => break,
+        }
+    }
+    os::leave_host(&*provider).await
 }
 
 /// What updates need of the host besides its service manager.

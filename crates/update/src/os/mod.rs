@@ -68,8 +68,7 @@ impl BuiltIn {
     }
 }
 
-/// Returns what can be changed in the operating system below `root`. This and [`provider`] are the only places that
-/// decide it. An offline root has no boot loader that runs, so nothing can be changed there.
+/// Returns what can be changed in the operating system below `root`, the only place that decides it. An offline root has no boot loader that runs, so nothing can be changed there.
 pub fn capabilities(root: &Root) -> OsCapabilities {
     let none = OsCapabilities::without_provider(host_kind(root));
     if !root.is_live() {
@@ -172,17 +171,14 @@ pub async fn leave_host(provider: &dyn OsProvider) -> Result<(), OsError> {
     Ok(())
 }
 
-/// Returns the built-in provider of the host below `root`; `None` if it has none.
+/// Returns the built-in provider of the host below `root`; `None` if this kind of host has none. A host with an obstacle
+/// has one too: a trial may come up without /boot, and is left nevertheless.
 pub fn provider(
     root: &Root,
     commands: impl HostCommand + RpmOstree,
 ) -> Option<Arc<dyn OsProvider>> {
-    let can = capabilities(root);
-    if !can.has_provider() {
-        return None;
-    }
     let root = root.clone();
-    Some(match BuiltIn::of(can.host, &root)? {
+    Some(match BuiltIn::of(host_kind(&root), &root)? {
         BuiltIn::SystemdBoot => Arc::new(SystemdBootProvider::new(root, commands)),
         BuiltIn::Grub => Arc::new(GrubProvider::new(root, commands)),
         BuiltIn::Ostree => Arc::new(OstreeProvider::new(root, commands)),

@@ -86,7 +86,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn clean_up(&self) {
         let is_idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
         // Otherwise the image may be needed by the next update, after a restart of the agent.
-        let needs_none = is_idle && self.is_base_desired();
+        let can = self.options.current().capabilities.os;
+        let needs_none = is_idle && self.is_base_desired() && can.has_provider();
         if let Some(provider) = self.os.clone().filter(|_| needs_none)
             && let Err(error) = self.run_responsive(provider.clean_up()).await
         {
