@@ -225,6 +225,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.record_failure(&OsTrialError::Deselected, Reason::OSStepFailed, false);
             return Ok(self.fail_trial());
         } else if trial.state == OsTrialState::Staged {
+            // A power cut may have come before the record that it was unlocked.
+            self.lock_deployment().await?;
             tracing::info!(
                 "another program rebooted the machine; the new deployment is not tried yet"
             );
