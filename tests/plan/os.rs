@@ -251,6 +251,47 @@ fn only_kernel_arguments_of_machinist_are_removed_and_their_order_is_that_of_the
     }
 }
 
+/// systemd would start only a shell, before the guard that judges the boot.
+#[test]
+fn arguments_for_a_shell_instead_of_services_are_refused() {
+    let tree = Tree::new();
+    tree.write("/proc/cmdline", "quiet");
+    let capabilities = Capabilities {
+        os: OsCapabilities {
+            kernel_arguments: true,
+            ..OsCapabilities::default()
+        },
+        ..LIVE
+    };
+    let refused = |argument: &str| {
+        let nothing = MachineConfig::default();
+        let to = MachineConfig {
+            kernel_arguments: vec![argument.to_owned()],
+            ..MachineConfig::default()
+        };
+        let observed = tree.observed(&nothing, &to, CallerFacts::default());
+        let policies = Policies::default();
+        machinist_plan::between(&nothing, &to, &observed, &policies, capabilities).is_err()
+    };
+    for argument in [
+        "emergency",
+        "quiet emergency",
+        "systemd.unit=\"emergency.target\"",
+        "-b",
+        "systemd.unit=emergency.target",
+    ] {
+        assert!(refused(argument), "{argument}");
+    }
+    for argument in [
+        "emergency=1",
+        "rescue",
+        "systemd.unit=multi-user.target",
+        "rd.emergency=reboot",
+    ] {
+        assert!(!refused(argument), "{argument}");
+    }
+}
+
 /// A boot loader returns to the previous deployment only if it runs again.
 #[test]
 fn a_deployment_that_is_tried_warns_of_boots_that_hang() {

@@ -9,6 +9,15 @@ use machinist_ignition::{
     EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
 };
 
+/// Returns whether systemd starts nothing but a shell, on a root file system that is mounted read-only (systemd(1)).
+fn starts_only_shell(argument: &KernelArgument) -> bool {
+    argument.as_str() == "-b"
+        || matches!(
+            (argument.name(), argument.value()),
+            ("emergency", None) | ("systemd.unit", Some("emergency.target"))
+        )
+}
+
 /// Arguments in the config must be on the running command line; those that leave the config must
 /// not be.
 pub(super) fn changes(
@@ -90,6 +99,16 @@ pub(super) fn refusals(
             refuse(
                 first.unwrap_or_default(),
                 format!("the kernel argument {text:?} {fault}"),
+            );
+        }
+        let new = KernelCommandLine::parse(text);
+        if let Some(word) = new.iter().find(|one| starts_only_shell(one)) {
+            let word = word.as_str();
+            refuse(
+                word,
+                format!(
+                    "the kernel argument {word} starts a shell and no service, so that no boot could be verified"
+                ),
             );
         }
     }
