@@ -58,15 +58,16 @@ use machinist_base::{
     shutdown::{self, Tasks, UncleanShutdown},
 };
 use machinist_cluster::ClusterAccess;
-use machinist_plan::Plan;
+use machinist_plan::{OsCapabilities, Plan};
 use machinist_rootfs::{Root, RootError};
 use machinist_status::{
     metrics::Metrics,
     settings::{AgentRole, Settings, SettingsLocation},
 };
 use machinist_systemd::{Notifier, Systemd};
-use machinist_update::reconciler::{
-    DesiredConfig, Reconciler, ReconcilerHooks, TICK_INTERVAL, UpdateError,
+use machinist_update::{
+    os,
+    reconciler::{DesiredConfig, Reconciler, ReconcilerHooks, TICK_INTERVAL, UpdateError},
 };
 
 /// Input of [`run`].
@@ -193,6 +194,10 @@ impl ReconcilerHooks for AgentHooks {
     fn approve(&self, plan: &Plan) -> bool {
         (self.show)(plan);
         true
+    }
+
+    fn os_capabilities(&self, root: &Root, known: OsCapabilities) -> OsCapabilities {
+        os::current_capabilities(root, known)
     }
 
     fn record_beat(&self) {

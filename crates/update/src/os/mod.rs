@@ -87,6 +87,21 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
     }
 }
 
+/// Returns what can be changed now on a host where `known` could be changed when the process started: an administrator may
+/// have removed an obstacle since. Deployments that cannot be read are none then, because another program may be writing
+/// their files, and [`refusal`] tells that.
+pub fn current_capabilities(root: &Root, known: OsCapabilities) -> OsCapabilities {
+    let now = capabilities(root);
+    let is_unreadable = matches!(
+        now.obstacle,
+        Some(ProviderObstacle::OtherMenu | ProviderObstacle::UnusualBootEntry)
+    );
+    match is_unreadable && known.has_provider() {
+        true => known,
+        false => now,
+    }
+}
+
 /// Returns what a plan needs to know about image and extensions of the booted deployment, and about the desired image if
 /// it has been fetched. The other facts are empty.
 pub(crate) fn facts(

@@ -86,13 +86,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     pub(super) async fn clean_up(&self) {
         let is_idle = self.progress.phase() == Phase::Idle && self.journal.transactions.is_empty();
         // Otherwise the image may be needed by the next update, after a restart of the agent.
-        let can = self.options.current().capabilities.os;
-        let needs_none = is_idle && self.is_base_desired() && can.has_provider();
+        let needs_none = is_idle && self.is_base_desired() && self.can_change_os();
         if let Some(provider) = self.os.clone().filter(|_| needs_none)
             && let Err(error) = self.run_responsive(provider.clean_up()).await
         {
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));
         }
+    }
+
+    fn can_change_os(&self) -> bool {
+        let known = self.options.current().capabilities.os;
+        let now = self.hooks.os_capabilities(self.state.root(), known);
+        now.has_provider()
     }
 
     /// Publishes the progress of the download.

@@ -10,7 +10,8 @@ use machinist_base::{
     abs_path::AbsPath, digest::Digest, maintenance_window::MaintenanceWindows, reason::Reason,
 };
 use machinist_ignition::{MachineConfig, Refusal};
-use machinist_plan::{Capabilities, Plan, Policies};
+use machinist_plan::{Capabilities, OsCapabilities, Plan, Policies};
+use machinist_rootfs::Root;
 
 /// The desired config, as the config source returns it.
 #[derive(Clone, Debug, Default)]
@@ -161,6 +162,11 @@ pub trait ReconcilerHooks: Send + Sync + 'static {
     /// Returns the addresses of default gateways that answer; empty by default.
     fn gateways(&self) -> impl Future<Output = BTreeSet<String>> + Send {
         async { BTreeSet::new() }
+    }
+    /// Returns what can be changed in the operating system, as it was `known` when the process started. An administrator may
+    /// have removed an obstacle since.
+    fn os_capabilities(&self, _root: &Root, known: OsCapabilities) -> OsCapabilities {
+        known
     }
     /// Returns the currently allocatable devices by resource.
     fn allocatable(&self) -> BTreeMap<String, usize>;

@@ -12,6 +12,7 @@ use crate::{
 };
 use machinist_base::{digest::Digest, reason::Reason};
 use machinist_ignition::{MachineConfig, Refusal};
+use machinist_plan::Capabilities;
 
 /// All refusals as one error, for the failure's message.
 #[derive(Debug, thiserror::Error)]
@@ -160,10 +161,14 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(units) => {
                 let to = Arc::clone(to);
                 let only = self.plan.repair_path().cloned();
+                let hooks = Arc::clone(&self.hooks);
                 self.blocking(move |store, journal| {
                     let options = observe_and_plan::PlanOptions {
                         policies: &policies,
-                        capabilities,
+                        capabilities: Capabilities {
+                            os: hooks.os_capabilities(store.root(), capabilities.os),
+                            ..capabilities
+                        },
                         units: units.as_ref(),
                         only: only.as_ref(),
                         remembered: store.remembered(),
