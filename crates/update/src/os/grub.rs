@@ -43,7 +43,7 @@ use self::{
     new_entry::NewEntry,
     obstacles::grub_mkconfig,
     state::{DEFAULT_FILE, GrubState, boot, own_arguments},
-    trial_entry::staged_id,
+    trial_entry::{loads_initrd, staged_id},
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
@@ -282,10 +282,8 @@ impl<C: HostCommand> GrubProvider<C> {
             return Err(GrubError::ConfigDiffers { found, wanted });
         }
         // The package of a kernel makes the initial RAM disk minutes after it has installed the kernel.
-        let present = &state.selected;
-        let lacks_initrd = made.initrds.is_empty() && !present.initrds.is_empty()
-            || present.tries_without_initrd && !made.tries_without_initrd;
-        match lacks_initrd {
+        let lacks_initrd = made.initrds.is_empty() && !made.tries_without_initrd;
+        match lacks_initrd && loads_initrd(&state.custom) {
             true => Err(GrubError::NoInitrd(made.kernel)),
             false => Ok(()),
         }

@@ -84,6 +84,15 @@ pub enum OsError {
         /// The deployment.
         id: DeploymentId,
     },
+    /// Another program, such as a package manager, is changing the host. It may need minutes.
+    #[error("cannot {step} while another program changes the host")]
+    Busy {
+        /// The step.
+        step: ProviderStep,
+        /// What is not complete.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The host's program refused the step or failed.
     #[error("cannot {step}")]
     Failed {
@@ -102,7 +111,7 @@ impl OsError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { retryable, .. } | Self::Failed { retryable, .. } => *retryable,
-            Self::TimedOut { .. } | Self::NoSpace { .. } => true,
+            Self::TimedOut { .. } | Self::NoSpace { .. } | Self::Busy { .. } => true,
             Self::DeploymentMissing { .. } => false,
         }
     }
@@ -113,7 +122,9 @@ impl OsError {
             Self::Unreachable { .. } => Reason::ImageUnreachable,
             Self::NoSpace { .. } => Reason::NoSpace,
             Self::TimedOut { .. } => Reason::OSStepTimeout,
-            Self::DeploymentMissing { .. } | Self::Failed { .. } => Reason::OSStepFailed,
+            Self::DeploymentMissing { .. } | Self::Busy { .. } | Self::Failed { .. } => {
+                Reason::OSStepFailed
+            }
         }
     }
 }

@@ -18,14 +18,14 @@ use crate::{
 use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot.
+/// Number of attempts to list the deployments after a boot, and to keep one.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// How long a keep is repeated: a package manager may be installing a kernel, which has no initial RAM disk yet.
-const KEEP_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// How long a keep is repeated while a package manager may be installing a kernel, which has no initial RAM disk yet.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The longest delay between two attempts; the first one is [`RETRY_DELAY`].
 const MAX_KEEP_DELAY: Duration = Duration::from_secs(30);
@@ -38,6 +38,8 @@ pub(super) struct StepFailure {
     pub(super) error: Box<dyn Error + Send + Sync>,
     pub(super) reason: Reason,
     pub(super) retryable: bool,
+    /// Another program may need minutes until a retry can succeed.
+    is_busy: bool,
 }
 
 impl From<OsError> for StepFailure {
@@ -45,6 +47,7 @@ impl From<OsError> for StepFailure {
         Self {
             reason: error.reason(),
             retryable: error.is_retryable(),
+            is_busy: matches!(error, OsError::Busy { .. }),
             error: error.into(),
         }
     }
@@ -56,6 +59,7 @@ impl StepFailure {
             error: OsTrialError::NoProvider.into(),
             reason: Reason::OSStepFailed,
             retryable: false,
+            is_busy: false,
         }
     }
 }
@@ -257,7 +261,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::error!(reason = %Reason::OSBootFailed, boots, "{error}");
         }
         // The files are in place, and the reboot into the deployment is still to come.
-        self.set_trial_state(OsTrialState::Staged);
+        if let Some(open) = &mut self.journal.os_trial {
+            open.state = OsTrialState::Staged;
+            // An interrupted keep of an earlier boot had no effect if the boot loader still selects the other one.
+            open.keeps &= deployments.next.as_str() == open.deployment;
+        }
         let boot = self.boot_id();
         for tx in &mut self.journal.transactions {
             tx.committed_boot.clone_from(&boot);
@@ -330,15 +338,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let trial = trial.clone();
         self.save().await?;
         let begin = Instant::now();
-        let mut delay = RETRY_DELAY;
+        let (mut attempt, mut delay) = (1, RETRY_DELAY);
         let failure = loop {
             match self.try_keep(&trial).await {
                 Ok(()) => return Ok(None),
                 // Such as while the distribution's update-grub writes grub.cfg.
-                Err(failure) if failure.retryable && begin.elapsed() + delay <= KEEP_TIMEOUT => {
-                    tracing::warn!(reason = %failure.reason, "{}", chain(&*failure.error));
+                Err(failure)
+                    if failure.retryable && attempt < MAX_ATTEMPTS
+                        || failure.is_busy && begin.elapsed() + delay <= BUSY_TIMEOUT =>
+                {
+                    tracing::warn!(reason = %failure.reason, attempt, "{}", chain(&*failure.error));
                     self.run_responsive(tokio::time::sleep(delay)).await;
-                    delay = MAX_KEEP_DELAY.min(2 * delay);
+                    (attempt, delay) = (attempt + 1, MAX_KEEP_DELAY.min(2 * delay));
                 }
                 Err(failure) => break failure,
             }
@@ -359,6 +370,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 error: OsTrialError::NotKept(next.to_string()).into(),
                 reason: Reason::OSStepFailed,
                 retryable: false,
+                is_busy: false,
             });
         }
         tracing::info!(

@@ -88,11 +88,31 @@ impl GrubError {
         }
     }
 
+    /// Whether a package manager may be installing or removing a kernel. GRUB's own update may have run meanwhile, with
+    /// another `root=` for a kernel that has no initial RAM disk yet.
+    const fn is_busy(&self) -> bool {
+        matches!(
+            self,
+            Self::ConfigDiffers { .. }
+                | Self::NoInitrd(_)
+                | Self::ConfigChanged
+                | Self::FileChanged(_)
+                | Self::ForeignArguments(_)
+                | Self::Boot(BootError::Missing(_))
+        )
+    }
+
     pub(super) fn at(self, step: ProviderStep) -> OsError {
-        OsError::Failed {
-            step,
-            retryable: self.is_retryable(),
-            source: Box::new(self),
+        match step == ProviderStep::Keep && self.is_busy() {
+            true => OsError::Busy {
+                step,
+                source: Box::new(self),
+            },
+            false => OsError::Failed {
+                step,
+                retryable: self.is_retryable(),
+                source: Box::new(self),
+            },
         }
     }
 }

@@ -58,16 +58,25 @@ pub(super) fn entry(
     Ok(Some(text + "}\n"))
 }
 
-/// The files that the entry in machinist's section loads.
-pub(super) fn loaded_files(custom: &str) -> impl Iterator<Item = &str> {
+/// The lines of machinist's section.
+fn section_lines(custom: &str) -> impl Iterator<Item = &str> {
     let section = custom
         .split_once(BEGIN)
         .and_then(|(_, rest)| rest.split_once(END));
-    let lines = section
+    section
         .map(|(section, _)| section)
         .unwrap_or_default()
-        .lines();
-    let loading = lines.filter_map(|line| {
+        .lines()
+}
+
+/// Whether the entry in machinist's section loads an initial RAM disk.
+pub(super) fn loads_initrd(custom: &str) -> bool {
+    section_lines(custom).any(|line| line.trim().starts_with("if initrd"))
+}
+
+/// The files that the entry in machinist's section loads.
+pub(super) fn loaded_files(custom: &str) -> impl Iterator<Item = &str> {
+    let loading = section_lines(custom).filter_map(|line| {
         let command = line.trim().strip_prefix("if ")?;
         let is_kernel = command.starts_with("linux");
         // The words after the kernel are its arguments.
