@@ -22,7 +22,7 @@ mod kinds;
 mod leave_host;
 mod mutants;
 pub(crate) mod ostree_files;
-mod ostree_foreign_changes;
+pub(crate) mod ostree_foreign_changes;
 mod ostree_host;
 pub(crate) mod ostree_machine;
 mod ostree_obstacles;

@@ -6,7 +6,7 @@ use super::{
     contract::{STEP_TIMEOUT, wanted},
     ostree_files::{FOREIGN_COMMIT, Layout},
     ostree_host::OstreeHost,
-    ostree_machine::BEFORE,
+    ostree_machine::{BEFORE, OstreeMachine},
 };
 use crate::os::contract::Host as _;
 
@@ -94,7 +94,7 @@ async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrato
 }
 
 /// Stages a deployment of another commit with these arguments.
-fn stage_foreign(host: &OstreeHost, arguments: &str) {
+pub(crate) fn stage_foreign(host: &OstreeMachine, arguments: &str) {
     let flags = "deploy --os=debian --stage --lock-finalization --karg-none \
                  --origin-file=/ostree/deploy/debian/deploy/cd.0.origin";
     let mut words: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();

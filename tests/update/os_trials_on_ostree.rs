@@ -11,6 +11,7 @@ use machinist_testkit::{
 use machinist_update::{
     crash_recovery,
     journal::Outcome,
+    phase::Phase,
     reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions},
     service_port::StartupState,
     store::StateStore,
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     os::{
         ostree_files::Layout,
+        ostree_foreign_changes::stage_foreign,
         ostree_machine::{BEFORE, CUSTOM, OstreeMachine},
     },
     update::{
@@ -321,6 +323,38 @@ async fn an_administrators_rollback_of_a_trial_rolls_the_update_back() {
     host.assert_on("nosmt", "one");
     host.apply(&with_arguments("three", &["a=3"])).await;
     host.assert_on("a=3", "three");
+}
+
+/// Such as an automatic update, while an operator is to approve the reboot that leaves a failed deployment.
+#[tokio::test(start_paused = true)]
+async fn what_is_staged_from_a_failed_trial_is_discarded_before_the_reboot() {
+    let mut host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    host.until_reboot(&one).await;
+    host.reboot();
+    host.script.failed(&["app.service"]);
+    let options = ReconcilerOptions {
+        reboot: RebootPolicy::Ask,
+        ..options(host.layout)
+    };
+    let root = host.sandbox.root();
+    let how = (one.desired(), options);
+    let mut agent = Driver::on_os(&root, &host.script, host.ostree.agent(), how);
+    agent.patience = LONGEST_JUDGEMENT;
+    agent
+        .until("pending", |report| report.phase == Phase::RebootPending)
+        .await;
+    let copied = host.ostree.menu()[0].1.clone();
+    stage_foreign(&host.ostree, &copied);
+    let before = reboots(&host.script);
+    agent.confirm();
+    host.script
+        .until_asked_times("reboot Logind", before + 1)
+        .await;
+    agent.stop().await;
+    host.reboot();
+    assert_eq!(host.ostree.running(), BEFORE);
+    assert_eq!(host.ostree.menu().len(), 2);
 }
 
 /// The deployment that runs is judged first: a failed boot into another one would lead back to it.

@@ -20,7 +20,11 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(Some(PhaseEvent::Withdrawn));
             }
             Some(_) if is_forward => {}
-            _ => return Ok(None),
+            Some(_) => {
+                self.discard_again().await;
+                return Ok(None);
+            }
+            None => return Ok(None),
         }
         let Err(failure) = self.try_unlock().await else {
             self.set_trial_state(OsTrialState::Armed);
@@ -33,6 +37,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             true => PhaseEvent::StepFailed,
             false => PhaseEvent::Withdrawn,
         }))
+    }
+
+    /// Discards what another program has staged from the failed deployment while the reboot that leaves it was waited for.
+    async fn discard_again(&self) {
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.run_responsive(provider.discard()).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        }
     }
 
     async fn try_unlock(&mut self) -> Result<(), StepFailure> {
