@@ -41,6 +41,8 @@ impl OstreeHost {
         assert!(!self.grub_file("grubenv").contains("machinist"), "{case}");
         let (name, options) = &self.menu()[0];
         assert!(!options.contains("machinist"), "{case}: {name} {options}");
+        let second_name = self.directory.path().join("boot/loader.machinist");
+        assert!(!second_name.is_symlink(), "{case}");
     }
 }
 

@@ -53,6 +53,7 @@ use super::{
     host_detection::{host_kind, is_there},
     trial_arguments::without_trial,
 };
+use machinist_base::error_chain::chain;
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
@@ -116,8 +117,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<(), OstreeError> {
         let changes_menu = CHANGES_MENU.contains(&command);
-        if changes_menu {
-            self.name_menu_link().await?;
+        if changes_menu && let Err(error) = self.name_menu_link().await {
+            tracing::warn!(
+                "a power cut while {command} selects another menu may leave none: {}",
+                chain(&error)
+            );
         }
         let mut all = vec!["admin"];
         all.extend(command.split(' '));
@@ -131,8 +135,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     }
 
     /// Writes which deployment of the menu GRUB enters.
-    async fn set_trial(&self, state: &OstreeState, trial: TrialState) -> Result<(), OstreeError> {
-        let environment = trial.written_to(&state.files.environment);
+    async fn set_trial(&self, trial: TrialState) -> Result<(), OstreeError> {
+        // Programs such as greenboot write other variables at any moment.
+        let files = ChangedFiles::read(&self.root)?;
+        let environment = trial.written_to(&files.environment);
         let environment = ChangedFiles::new_environment(&self.root, &environment)?;
         self.write_grub_file(&environment).await
     }
@@ -147,7 +153,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Removes what a trial leaves beside its deployment. No boot depends on it any more.
     async fn end_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
         if state.trial != TrialState::None {
-            self.set_trial(state, TrialState::None).await?;
+            self.set_trial(TrialState::None).await?;
         }
         for file in [NOT_FINALIZED, MENU_UNCHANGED] {
             self.remove_marker(file).await?;
@@ -201,7 +207,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     ) -> Result<(), OstreeError> {
         match position {
             0 => self.skip_first(state).await?,
-            _ => self.set_trial(state, TrialState::None).await?,
+            _ => self.set_trial(TrialState::None).await?,
         }
         let staged = usize::from(state.foreign_staged().is_some());
         let index = (position + staged).to_string();
@@ -219,7 +225,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let custom = custom_config(&state.files.custom, true);
         self.write_custom(&state.files, &custom).await?;
         self.create_marker(MENU_UNCHANGED).await?;
-        self.set_trial(state, TrialState::SkipFirst).await
+        self.set_trial(TrialState::SkipFirst).await
     }
 
     async fn lock_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
@@ -231,7 +237,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             TrialState::SkipFirst if is_there(&self.root, MENU_UNCHANGED) => Ok(()),
             _ if state.is_trial_first() => self.skip_first(state).await,
             _ => {
-                self.set_trial(state, TrialState::None).await?;
+                self.set_trial(TrialState::None).await?;
                 self.remove_marker(NOT_FINALIZED).await
             }
         }
@@ -319,6 +325,11 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         stopped.map_err(|error| at(OstreeError::Stop(error)))?;
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        // A trial needs it until it is finalized.
+        if state.staged.is_none() && state.trial == TrialState::None {
+            self.remove_menu_link_name().await.map_err(at)?;
+        }
         self.remove_images(None).await.map_err(at)
     }
 
@@ -340,7 +351,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
             _ if state.is_trial_booted() && state.booted().id == *staged => {
                 state.refuse_foreign().map_err(at)?;
-                let unlocked = self.set_trial(&state, TrialState::Unlocked).await;
+                let unlocked = self.set_trial(TrialState::Unlocked).await;
                 unlocked.map_err(at)
             }
             _ => Err(missing(ProviderStep::Unlock, staged)),
@@ -390,10 +401,11 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         self.remove_trial(&state).await.map_err(at)?;
         let state = OstreeState::read(&self.root).map_err(at)?;
         match state.position(to) {
-            Some(at) if at == state.selected => Ok(()),
-            Some(position) => self.select(&state, position).await.map_err(at),
-            None => Err(missing(ProviderStep::RollBack, to)),
+            Some(at) if at == state.selected => return Ok(()),
+            Some(position) => self.select(&state, position).await.map_err(at)?,
+            None => return Err(missing(ProviderStep::RollBack, to)),
         }
+        self.remove_menu_link_name().await.map_err(at)
     }
 }
 

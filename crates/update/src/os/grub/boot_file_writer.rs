@@ -49,6 +49,7 @@ pub(super) async fn replace(
         // Another program may have written it since.
         Ok(()) if root.read(new, MAX_CONFIG_BYTES).ok() != former => {
             root.exchange(new, at)?;
+            root.remove_file(new)?;
             return Err(GrubError::FileChanged(at.clone()));
         }
         Ok(()) => {}

@@ -119,7 +119,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         // libostree selects the new menu at shutdown.
         self.name_menu_link().await?;
         self.create_marker(NOT_FINALIZED).await?;
-        self.set_trial(state, TrialState::Unlocked).await?;
+        self.set_trial(TrialState::Unlocked).await?;
         match state.own_staged().is_some_and(|staged| staged.is_locked) {
             true => {
                 self.admin("lock-finalization", &["--unlock"], OSTREE_TIMEOUT)
