@@ -315,7 +315,8 @@ impl<'f> SimulatedGrub<'f> {
                 return Ok(self.test(inner));
             }
             "test" => return Ok(self.test(arguments)),
-            "false" => return Ok(false),
+            // No key is pressed.
+            "false" | "keystatus" => return Ok(false),
             "blscfg" if arguments.is_empty() => {
                 let entries = bls::entries(&OnDisk(self.files), &self.variables)?;
                 self.menu.extend(entries);

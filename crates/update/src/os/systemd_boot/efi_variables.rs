@@ -50,6 +50,11 @@ pub(super) fn has_features(root: &Root) -> bool {
     value.map(u64::from_le_bytes).unwrap_or_default() & REQUIRED_FEATURES == REQUIRED_FEATURES
 }
 
+/// How long the menu is shown, if that is set.
+pub(super) fn timeout(root: &Root) -> Option<String> {
+    text(root, "LoaderConfigTimeout")
+}
+
 /// The entry of the next boot.
 pub(super) fn one_shot(root: &Root) -> Option<String> {
     text(root, "LoaderEntryOneShot")

@@ -43,11 +43,12 @@ fn path(text: String) -> Option<AbsPath> {
 }
 
 impl MenuFiles {
-    /// Whether the menu is shown until a key is pressed (`timeout menu-force`).
-    pub(super) fn waits_for_key(&self) -> bool {
-        let config = self.config.as_deref().unwrap_or_default();
-        let mut lines = config.lines().map(str::split_whitespace);
-        lines.any(|line| line.eq(["timeout", "menu-force"]))
+    /// The last `timeout` of `loader.conf`.
+    pub(super) fn timeout(&self) -> Option<&str> {
+        let lines = self.config.as_deref().unwrap_or_default().lines();
+        let mut timeouts = lines.filter_map(|line| line.trim().strip_prefix("timeout"));
+        let value = timeouts.rfind(|value| value.starts_with([' ', '\t']))?;
+        Some(value.trim())
     }
 
     pub(super) fn read(root: &Root) -> Result<Self, SystemdBootError> {

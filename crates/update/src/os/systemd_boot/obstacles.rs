@@ -1,6 +1,11 @@
 //! Checks whether systemd-boot can try a deployment on this host.
 
-use super::{BOOTCTL, efi_variables::has_features, menu_files::MenuFiles, state::SystemdBootState};
+use super::{
+    BOOTCTL,
+    efi_variables::{has_features, timeout},
+    menu_files::MenuFiles,
+    state::SystemdBootState,
+};
 use crate::os::{grub::loads_kexec, host_detection::is_there};
 use machinist_plan::ProviderObstacle;
 use machinist_rootfs::Root;
@@ -19,7 +24,7 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if MenuFiles::has_unified_kernel(root) {
         return Some(ProviderObstacle::UnifiedKernelImage);
     }
-    if MenuFiles::read(root).is_ok_and(|files| files.waits_for_key()) {
+    if waits_for_key(root) {
         return Some(ProviderObstacle::MenuWaits);
     }
     let default = SystemdBootState::read(root).map(|state| state.default).ok();
@@ -27,6 +32,13 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
         entry.kernel.is_some() && entry.sort_key.is_some() && entry.version.is_some()
     });
     (!is_usual).then_some(ProviderObstacle::UnusualBootEntry)
+}
+
+/// Whether the menu is shown until a key is pressed. The EFI variable goes before `loader.conf`.
+fn waits_for_key(root: &Root) -> bool {
+    let files = MenuFiles::read(root).ok();
+    let timeout = timeout(root).or_else(|| files?.timeout().map(str::to_owned));
+    timeout.is_some_and(|timeout| timeout == "menu-force")
 }
 
 #[cfg(test)]
@@ -83,7 +95,14 @@ mod tests {
             b"default x\ntimeout\tmenu-force\n",
         );
         host.expect(Some(ProviderObstacle::MenuWaits));
+        let variable =
+            "sys/firmware/efi/efivars/LoaderConfigTimeout-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+        host.write(variable, b"\x07\0\0\x005\0\0\0");
+        host.expect(None);
         host.write("efi/loader/loader.conf", b"timeout menu-hidden\n");
+        host.write(variable, b"\x07\0\0\0m\0e\0n\0u\0-\0f\0o\0r\0c\0e\0\0\0");
+        host.expect(Some(ProviderObstacle::MenuWaits));
+        host.write(variable, b"");
         host.write("etc/default/kexec", b"LOAD_KEXEC=true\n");
         host.expect(Some(ProviderObstacle::Kexec));
         host.write("etc/default/kexec", b"");
