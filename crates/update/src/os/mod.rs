@@ -68,7 +68,8 @@ impl BuiltIn {
     }
 }
 
-/// Returns what can be changed in the operating system below `root`, the only place that decides it. An offline root has no boot loader that runs, so nothing can be changed there.
+/// Returns what can be changed in the operating system below `root`, the only place that decides it. An offline root has no
+/// boot loader that runs, so nothing can be changed there.
 pub fn capabilities(root: &Root) -> OsCapabilities {
     let none = OsCapabilities::without_provider(host_kind(root));
     if !root.is_live() {
@@ -88,8 +89,8 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
 }
 
 /// Returns what can be changed now on a host where `known` could be changed when the process started: an administrator may
-/// have removed an obstacle since. Deployments that cannot be read are none then, because another program may be writing
-/// their files, and [`refusal`] tells that.
+/// have removed an obstacle since. If the deployments can no longer be read, another program may be writing their files, and
+/// [`refusal`] refuses the plan for a while.
 pub fn current_capabilities(root: &Root, known: OsCapabilities) -> OsCapabilities {
     let now = capabilities(root);
     let is_unreadable = matches!(

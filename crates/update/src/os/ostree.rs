@@ -325,11 +325,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         stopped.map_err(|error| at(OstreeError::Stop(error)))?;
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;
-        let state = OstreeState::read(&self.root).map_err(at)?;
-        // A trial needs it until it is finalized.
-        if state.staged.is_none() && state.trial == TrialState::None {
-            self.remove_menu_link_name().await.map_err(at)?;
-        }
+        self.remove_unneeded_menu_link_name().await.map_err(at)?;
         self.remove_images(None).await.map_err(at)
     }
 

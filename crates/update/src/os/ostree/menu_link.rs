@@ -4,8 +4,10 @@
 //! place before the block of the directory that names it. After a power cut in between, GRUB, which does not replay the
 //! journal, would find no menu. A second name of the link keeps its inode valid in either order.
 
-use super::{OstreeProvider, RpmOstree, error::OstreeError};
-use crate::os::HostCommand;
+use super::{
+    OstreeProvider, RpmOstree, error::OstreeError, state::OstreeState, trial_commands::TrialState,
+};
+use crate::os::{HostCommand, host_detection::is_there};
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::FileKind;
 
@@ -47,6 +49,19 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             }
         }
         Ok(())
+    }
+
+    /// Removes the second name if an interrupted step has left it.
+    pub(super) async fn remove_unneeded_menu_link_name(&self) -> Result<(), OstreeError> {
+        if !is_there(&self.root, SECOND_NAME) {
+            return Ok(());
+        }
+        let state = OstreeState::read(&self.root)?;
+        // A staged deployment is finalized at shutdown, which selects another menu.
+        match state.staged.is_none() && state.trial == TrialState::None {
+            true => self.remove_menu_link_name().await,
+            false => Ok(()),
+        }
     }
 
     /// Removes the second name. A menu that was selected since is where GRUB finds it.
