@@ -120,7 +120,7 @@ impl fmt::Display for ProviderObstacle {
             }
             Self::MenuWaits => {
                 "the boot menu waits for a key, at least after a failed boot (GRUB_TIMEOUT=-1 or \
-                 GRUB_RECORDFAIL_TIMEOUT=-1; timeout menu-force in loader.conf of systemd-boot)"
+                 GRUB_RECORDFAIL_TIMEOUT=-1; timeout menu-force of systemd-boot, in loader.conf or by bootctl set-timeout)"
             }
             Self::OldSystemdBoot => {
                 "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"

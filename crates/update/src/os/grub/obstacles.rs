@@ -60,7 +60,7 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
     if is_there(root, &format!("{directory}/grub.cfg.sig")) {
         return Some(ProviderObstacle::GrubSignatures);
     }
-    if waits_after_failed_boot(root) {
+    if menu_waits_for_key(root) {
         return Some(ProviderObstacle::MenuWaits);
     }
     let mounts = mounts(root);
@@ -78,21 +78,23 @@ pub(in crate::os) fn loader_obstacle(root: &Root) -> Option<ProviderObstacle> {
     }
 }
 
-/// Returns whether GRUB waits for a key after a boot that did not reach userspace, which Ubuntu records in `recordfail`. A
-/// configuration that cannot be read is another obstacle.
-fn waits_after_failed_boot(root: &Root) -> bool {
-    let Ok(ChangedFiles {
-        mut environment, ..
-    }) = ChangedFiles::read(root)
-    else {
+/// Returns whether GRUB waits for a key, always or after a boot that did not reach userspace, which Ubuntu records in
+/// `recordfail`. A configuration that cannot be read is another obstacle.
+fn menu_waits_for_key(root: &Root) -> bool {
+    let Ok(ChangedFiles { environment, .. }) = ChangedFiles::read(root) else {
         return false;
     };
-    environment.set(RECORD_FAIL, "1");
-    let Ok(files) = HostFiles::new(root).with_environment(&environment) else {
-        return false;
-    };
-    let mut grub = SimulatedGrub::new(&files, files.directory());
-    grub.menu().is_ok() && grub.variable("timeout") == "-1"
+    let mut after_failure = environment.clone();
+    after_failure.set(RECORD_FAIL, "1");
+    let mut after_success = environment;
+    after_success.unset(RECORD_FAIL);
+    [after_failure, after_success].iter().any(|environment| {
+        let files = HostFiles::new(root).with_environment(environment);
+        files.is_ok_and(|files| {
+            let mut grub = SimulatedGrub::new(&files, files.directory());
+            grub.menu().is_ok() && grub.variable("timeout") == "-1"
+        })
+    })
 }
 
 /// Returns whether the settings of kexec-tools make reboots load the kernel without the boot loader.
@@ -216,13 +218,18 @@ mod tests {
         root.remove_file(&AbsPath::new("/boot/grub/grub.cfg.sig").unwrap())
             .unwrap();
         // As Ubuntu's grub-mkconfig writes it with GRUB_RECORDFAIL_TIMEOUT=-1.
-        let recordfail = "load_env\nif [ \"${recordfail}\" = 1 ] ; then\n set timeout=-1\nelse\n set timeout=5\nfi\n";
+        let ubuntu = |after_failure: &str, after_success: &str| {
+            format!(
+                "load_env\nif [ \"${{recordfail}}\" = 1 ] ; then\n set timeout={after_failure}\nelse\n set \
+                 timeout={after_success}\nfi\n"
+            )
+        };
         for (config, expected) in [
-            (recordfail, Some(ProviderObstacle::MenuWaits)),
-            ("set timeout=-1\n", Some(ProviderObstacle::MenuWaits)),
-            ("set timeout=30\n", None),
+            (ubuntu("-1", "5"), Some(ProviderObstacle::MenuWaits)),
+            (ubuntu("30", "-1"), Some(ProviderObstacle::MenuWaits)),
+            (ubuntu("30", "0"), None),
         ] {
-            write("boot/grub/grub.cfg", config);
+            write("boot/grub/grub.cfg", &config);
             expect(expected);
         }
     }
