@@ -136,15 +136,17 @@ fn text(root: &Root, path: &str, most: u64) -> String {
 mod tests {
     use super::*;
 
+    fn write(root: &Root, path: &str, text: &str) {
+        let path = AbsPath::new(format!("/{path}")).unwrap();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        root.replace(&path, text.as_bytes(), 0o644).unwrap();
+    }
+
     #[test]
     fn every_obstacle_to_grub_is_found() {
-        let host = tempfile::tempdir().unwrap();
-        let root = Root::open(host.path()).unwrap();
-        let write = |path: &str, text: &str| {
-            let path = AbsPath::new(format!("/{path}")).unwrap();
-            root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
-            root.replace(&path, text.as_bytes(), 0o644).unwrap();
-        };
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let write = |path: &str, text: &str| write(&root, path, text);
         let expect = |expected: Option<ProviderObstacle>| assert_eq!(obstacle(&root), expected);
         expect(Some(ProviderObstacle::NoGrub));
         write("boot/grub/grub.cfg", "");
@@ -200,13 +202,9 @@ mod tests {
 
     #[test]
     fn signed_files_and_a_menu_that_waits_are_obstacles() {
-        let host = tempfile::tempdir().unwrap();
-        let root = Root::open(host.path()).unwrap();
-        let write = |path: &str, text: &str| {
-            let path = AbsPath::new(format!("/{path}")).unwrap();
-            root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
-            root.replace(&path, text.as_bytes(), 0o644).unwrap();
-        };
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let write = |path: &str, text: &str| write(&root, path, text);
         let expect = |expected: Option<ProviderObstacle>| assert_eq!(obstacle(&root), expected);
         write("boot/grub/grub.cfg", "");
         write("usr/sbin/grub-mkconfig", "");
