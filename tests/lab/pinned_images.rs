@@ -113,6 +113,10 @@ fn an_update_waits_for_images_that_containerd_then_keeps() {
     machine.start_agent();
     wants(&cluster, "rendered-worker-a", "a\n");
     wait_done(&cluster, "rendered-worker-a");
+    // The annotation comes before the uncordon, and an update of a node that is cordoned already does not wait.
+    machine.wait_status("the uncordon", wait::seconds(60), |status| {
+        status["phase"] == "Idle"
+    });
 
     // An update that drains waits for the first pull of a set.
     registry.answers(false);
