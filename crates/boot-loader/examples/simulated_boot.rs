@@ -28,23 +28,9 @@ struct Below(Root);
 
 impl Below {
     fn read(&self, path: &str) -> Option<Vec<u8>> {
-        self.0.read(&absolute(path)?, MAX_BYTES).ok()
+        let path = AbsPath::new(format!("/{}", path.trim_start_matches('/'))).ok()?;
+        self.0.read(&path, MAX_BYTES).ok()
     }
-}
-
-/// The path without components `..`, such as in `${prefix}/../loader`, where the prefix contains no link.
-fn absolute(path: &str) -> Option<AbsPath> {
-    let mut components = Vec::new();
-    for component in path.split('/') {
-        match component {
-            "" | "." => {}
-            ".." => {
-                components.pop()?;
-            }
-            component => components.push(component),
-        }
-    }
-    AbsPath::new(format!("/{}", components.join("/"))).ok()
 }
 
 impl GrubFiles for Below {
@@ -57,12 +43,14 @@ impl GrubFiles for Below {
     }
 
     fn is_directory(&self, path: &str) -> bool {
-        let path = absolute(path);
+        let path = AbsPath::new(path).ok();
         path.is_some_and(|path| self.0.is_dir(&path).unwrap_or_default())
     }
 
     fn list(&self, path: &str) -> Vec<String> {
-        let entries = absolute(path).and_then(|path| self.0.list(&path).ok());
+        let entries = AbsPath::new(path)
+            .ok()
+            .and_then(|path| self.0.list(&path).ok());
         let entries = entries.unwrap_or_default().into_iter();
         entries.map(|entry| entry.name).collect()
     }

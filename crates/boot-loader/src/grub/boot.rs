@@ -84,31 +84,38 @@ pub enum BootError {
     Endless,
 }
 
-/// A path without the device in front, such as `(hd0,gpt2)`.
-pub(super) fn on_disk(path: &str) -> &str {
-    match path.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
-        Some((_, path)) => path,
-        None => path,
+/// A path without the device in front, such as `(hd0,gpt2)`, and without components `..`, as in `${prefix}/../loader`. What
+/// comes before these must not be a link.
+pub(super) fn on_disk(path: &str) -> String {
+    let device = path.strip_prefix('(').and_then(|rest| rest.split_once(')'));
+    let path = device.map_or(path, |(_, path)| path);
+    let mut parts = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
     }
+    format!("/{}", parts.join("/"))
 }
 
-/// Files by paths that may name a device.
+/// Files by the paths of scripts.
 pub(super) struct OnDisk<'f>(pub(super) &'f dyn GrubFiles);
 
 impl GrubFiles for OnDisk<'_> {
     fn text(&self, path: &str) -> Option<String> {
-        self.0.text(on_disk(path))
+        self.0.text(&on_disk(path))
     }
 
     fn size(&self, path: &str) -> Option<u64> {
-        self.0.size(on_disk(path))
+        self.0.size(&on_disk(path))
     }
 
     fn is_directory(&self, path: &str) -> bool {
-        self.0.is_directory(on_disk(path))
+        self.0.is_directory(&on_disk(path))
     }
 
     fn list(&self, path: &str) -> Vec<String> {
-        self.0.list(on_disk(path))
+        self.0.list(&on_disk(path))
     }
 }

@@ -194,7 +194,7 @@ impl<'f> SimulatedGrub<'f> {
     }
 
     fn source(&mut self, path: &str) -> Result<(), BootError> {
-        let path = on_disk(path);
+        let path = &on_disk(path);
         let text = self.files.text(path);
         let text = text.ok_or_else(|| BootError::Missing(path.to_owned()))?;
         let commands = script::parse(&text).map_err(|source| BootError::Script {
@@ -305,7 +305,7 @@ impl<'f> SimulatedGrub<'f> {
             "load_env" => self.load_env(arguments),
             "save_env" => self.save_env(arguments),
             "source" | "." => match arguments {
-                [path, ..] if self.files.size(on_disk(path)).is_some() => self.source(path)?,
+                [path, ..] if self.files.size(&on_disk(path)).is_some() => self.source(path)?,
                 _ => return Ok(false),
             },
             "[" => {
@@ -344,7 +344,7 @@ impl<'f> SimulatedGrub<'f> {
     }
 
     fn exists(&self, file: &str) -> bool {
-        self.files.size(on_disk(file)).is_some()
+        self.files.size(&on_disk(file)).is_some()
     }
 
     fn assign(&mut self, word: &str) {

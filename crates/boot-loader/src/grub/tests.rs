@@ -205,6 +205,16 @@ fn entries_of_submenus_are_found_by_number_name_and_title() {
 }
 
 #[test]
+fn a_path_may_have_a_device_and_parents() {
+    let files = Files::default()
+        .with("/boot/loader/here", "")
+        .with("/boot/grub/grub.cfg", "for file in here missing; do if [ -f \"($root)${prefix}/../loader//$file\" ]; then set found=\"$found$file\"; fi; done\n");
+    let mut grub = SimulatedGrub::new(&files, "/boot/grub");
+    grub.menu().unwrap();
+    assert_eq!(grub.variable("found"), "here");
+}
+
+#[test]
 fn a_boot_that_starts_no_kernel_says_why() {
     let files = machine(&[("next_entry", "1>1")]);
     let missing = SimulatedGrub::new(&files, "/boot/grub").boot();

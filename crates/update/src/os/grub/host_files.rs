@@ -73,27 +73,11 @@ impl<'r> HostFiles<'r> {
 
     /// The paths at which a file may be: where /boot is a file system of its own, GRUB's paths begin there.
     fn places(path: &str) -> impl Iterator<Item = AbsPath> {
-        let path = without_parents(path);
-        let in_boot = format!("/boot{path}");
-        let places = [path, in_boot];
+        let places = [path.to_owned(), format!("/boot{path}")];
         places
             .into_iter()
             .filter_map(|path| AbsPath::new(path).ok())
     }
-}
-
-/// The path without components `..`.
-fn without_parents(path: &str) -> String {
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        match part {
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    format!("/{}", parts.join("/"))
 }
 
 impl GrubFiles for HostFiles<'_> {
