@@ -73,7 +73,7 @@ pub(super) fn change_file(
     }
 }
 
-/// The program of a script that says what it does.
+/// The program by which the scripts differ.
 pub(super) fn program_of(script: &str) -> &str {
     let programs = ["cp ", "mv ", "ln -P ", ": >", "rm "];
     let program = programs.iter().find(|program| script.contains(**program));

@@ -38,6 +38,7 @@ use self::{
     bootc::SWITCH_MARKER,
     error::OstreeError,
     new_deployment::argument_words,
+    staged::Staged,
     state::OstreeState,
     trial_commands::{MENU_UNCHANGED, NOT_FINALIZED, TrialState, custom_config},
 };
@@ -168,12 +169,9 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         Ok(())
     }
 
-    /// Removes the deployment that another program, such as an automatic update, has staged from the running trial. The next
+    /// Removes a deployment that another program, such as an automatic update, has staged from the running trial. The next
     /// boot would enter it whatever the verdict about the trial is, and it would keep the arguments of the trial.
-    async fn remove_copy(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        let Some(staged) = state.staged_from_trial() else {
-            return Ok(());
-        };
+    async fn remove_copy_of_trial(&self, staged: &Staged) -> Result<(), OstreeError> {
         tracing::warn!(
             "removing the deployment {}, which another program has staged from a trial that is not kept; stage it again",
             staged.id
@@ -183,8 +181,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Removes the staged deployment, and one that the machine has left.
     async fn remove_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        if state.staged_from_trial().is_some() {
-            self.remove_copy(state).await?;
+        if let Some(staged) = state.staged_from_trial() {
+            self.remove_copy_of_trial(staged).await?;
         } else if state.own_staged().is_some() {
             // The staged one comes before those of the menu.
             self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
@@ -366,8 +364,8 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         if state.booted().id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
         }
-        if state.staged_from_trial().is_some() {
-            self.remove_copy(&state).await.map_err(at)?;
+        if let Some(staged) = state.staged_from_trial() {
+            self.remove_copy_of_trial(staged).await.map_err(at)?;
             state = OstreeState::read(&self.root).map_err(at)?;
         }
         match state.selected == state.booted && !state.is_trial_first() {

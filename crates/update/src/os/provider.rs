@@ -89,7 +89,7 @@ pub enum OsError {
     Busy {
         /// The step.
         step: ProviderStep,
-        /// What is not complete.
+        /// Why the step cannot succeed yet.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },

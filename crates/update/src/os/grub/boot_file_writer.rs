@@ -65,7 +65,8 @@ fn target(root: &Root, at: &AbsPath, mode: u32) -> Result<(AbsPath, u32), GrubEr
     Ok((at, mode))
 }
 
-/// Replaces a file that GRUB does not read. It keeps its mode; a new one has this mode. A link stays, and its target is replaced.
+/// Replaces a file that GRUB does not read. It keeps its mode; a new one has this mode. A link stays, and its target is
+/// replaced.
 pub(super) fn replace_plain(root: &Root, at: &str, text: &str, mode: u32) -> Result<(), GrubError> {
     let (at, mode) = target(root, &path(at)?, mode)?;
     if let Some(parent) = at.parent() {
