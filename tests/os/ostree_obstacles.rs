@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use machinist_plan::{HostKind, OsCapabilities, ProviderObstacle};
 use machinist_rootfs::Root;
-use machinist_update::os::{capabilities, provider};
+use machinist_update::os::{self, capabilities, provider};
 
 use super::{ostree_files::Layout, ostree_host::OstreeHost};
 
@@ -198,6 +198,31 @@ fn every_obstacle_to_deployments_is_found() {
         let provider = provider(&root, host.programs()).unwrap();
         assert!(provider.has_etc_per_deployment(), "{name}");
         assert_eq!(can.host, before.host, "{name}");
+    }
+}
+
+/// Another program may be writing the menu, so that a menu that cannot be read is no obstacle yet.
+#[test]
+fn each_plan_looks_for_obstacles_again() {
+    for (name, layout, change, expected) in IN_PROGRAM_AND_MOUNTS.iter().chain(IN_MENU) {
+        let host = running_host(*layout);
+        let root = Root::open(host.directory.path()).unwrap();
+        let before = capabilities_of(&host);
+        let refused = OsCapabilities::without_provider(before.host);
+        assert_eq!(os::current_capabilities(&root, refused), before, "{name}");
+        change(host.directory.path());
+        let is_unreadable = matches!(
+            expected,
+            Some(ProviderObstacle::OtherMenu | ProviderObstacle::UnusualBootEntry)
+        );
+        let expected = match is_unreadable {
+            true => before,
+            false => capabilities_of(&host),
+        };
+        let now = os::current_capabilities(&root, before);
+        assert_eq!(now, expected, "{name}");
+        let now = os::current_capabilities(&root, refused);
+        assert_eq!(now, capabilities_of(&host), "{name}");
     }
 }
 
