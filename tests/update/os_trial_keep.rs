@@ -7,9 +7,11 @@ use machinist_rootfs::{FsOpKind, Root};
 use machinist_testkit::sandbox::Written;
 use machinist_update::{
     journal::{OsTrialState, Outcome},
-    os::ProviderStep,
-    reconciler::RebootPolicy,
+    os::{DeploymentId, OsProvider, ProviderStep},
+    phase::Phase,
+    reconciler::{RebootPolicy, ReconcilerOptions, UpdateReport},
 };
+use tokio::time::Instant;
 
 use crate::{
     os::grub_machine::{BEFORE, CUSTOM, mkconfig},
@@ -122,23 +124,106 @@ async fn arguments_that_are_not_in_force_after_they_were_kept_fail_the_update() 
     is_rolled_back(host, agent, Reason::OSStepFailed).await;
 }
 
-/// A package manager installs a kernel during the trial, for five minutes.
-#[tokio::test(start_paused = true)]
-async fn a_keep_waits_for_the_installation_of_a_kernel() {
+/// A machine that runs on a trial while a package manager installs a kernel, with an agent that cannot keep the trial.
+async fn host_with_busy_keep() -> (Host, Driver) {
     let mut host = Host::new();
     let one = with_arguments("one", &["nosmt"]);
     host.until_reboot(&one).await;
     host.boot();
     host.grub.unpack_kernel();
     let mut agent = host.agent(&one);
+    let is_reported = |report: &UpdateReport| {
+        let failure = report.failure.as_ref();
+        report.phase == Phase::Verifying
+            && failure.is_some_and(|it| it.code == Reason::OSStepFailed && it.retryable)
+    };
+    agent.until("busy", is_reported).await;
+    (host, agent)
+}
+
+/// For five minutes.
+#[tokio::test(start_paused = true)]
+async fn a_keep_waits_for_the_installation_of_a_kernel() {
+    let (mut host, mut agent) = host_with_busy_keep().await;
     tokio::time::sleep(Duration::from_secs(300)).await;
-    assert_eq!(agent.reports.borrow().failure, None);
+    assert_eq!(agent.reports.borrow().phase, Phase::Verifying);
     host.grub.install_kernel();
-    let report = agent.until_on(&one).await;
+    let report = agent.until_on(&with_arguments("one", &["nosmt"])).await;
     assert_eq!(report.updates[0].outcome, Outcome::Done);
+    assert_eq!(report.failure, None);
     agent.stop().await;
     host.boot();
     assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_agent_can_be_stopped_while_a_keep_waits() {
+    let (host, agent) = host_with_busy_keep().await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let begin = Instant::now();
+    agent.stop().await;
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    host.grub.install_kernel();
+    let one = with_arguments("one", &["nosmt"]);
+    let mut agent = host.agent(&one);
+    agent.until_on(&one).await;
+    agent.stop().await;
+    assert_eq!(reboots(&host.script), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_config_that_arrives_while_a_keep_waits_is_tried_instead() {
+    let (mut host, agent) = host_with_busy_keep().await;
+    let two = with_arguments("two", &["a=1"]);
+    agent.wants(&two);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    host.grub.install_kernel();
+    host.script.until_asked_times("reboot Logind", 2).await;
+    agent.stop().await;
+    host.boot();
+    assert_eq!(host.grub.running(), format!("{BEFORE} a=1"));
+    let mut agent = host.agent(&two);
+    agent.until_on(&two).await;
+    agent.stop().await;
+}
+
+/// The machine has lost power before the keep had an effect, and may try the deployment again.
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_keep_ends_with_its_boot() {
+    let (mut host, agent) = host_with_busy_keep().await;
+    agent.stop().await;
+    assert!(host.sandbox.journal().os_trial.unwrap().keeps);
+    host.boot();
+    assert_eq!(host.grub.running(), BEFORE);
+    let options = ReconcilerOptions {
+        os_boot_attempts: 2,
+        ..options(RebootPolicy::Ask)
+    };
+    let mut agent = host.agent_with(&with_arguments("one", &["nosmt"]), options);
+    let is_pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
+    agent.until("pending", is_pending).await;
+    agent.stop().await;
+    assert!(!host.sandbox.journal().os_trial.unwrap().keeps);
+}
+
+/// The process before was killed after it had unlocked the deployment, and before it could record that.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_was_unlocked_without_a_record_is_locked_at_the_next_start() {
+    let host = Host::new();
+    let one = with_arguments("one", &["nosmt"]);
+    let is_pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+    agent.until("pending", is_pending).await;
+    agent.stop().await;
+    let trial = host.sandbox.journal().os_trial.unwrap();
+    assert_eq!(trial.state, OsTrialState::Staged);
+    let id = DeploymentId::new(&trial.deployment);
+    host.grub.agent().unlock(&id).await.unwrap();
+    assert!(host.next_entry().is_some());
+    let mut agent = host.agent_with(&one, options(RebootPolicy::Ask));
+    agent.until("pending", is_pending).await;
+    assert_eq!(host.next_entry(), None);
+    agent.stop().await;
 }
 
 /// Such as while the distribution's update-grub writes grub.cfg.

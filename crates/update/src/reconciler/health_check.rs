@@ -186,9 +186,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(());
         }
         tracing::info!("not verified yet: {message}");
+        self.report_unverified(Reason::HealthRegressed, message)
+            .await
+    }
+
+    /// Reports why an update is not verified yet, for the status.
+    pub(super) async fn report_unverified(
+        &mut self,
+        code: Reason,
+        message: String,
+    ) -> Result<(), UpdateError> {
         self.journal.failure = Some(UpdateFailure {
-            code: Reason::HealthRegressed,
-            message,
+            code,
+            message: crate::bounded(message),
             retryable: true,
             digest: None,
             refusals: Vec::new(),

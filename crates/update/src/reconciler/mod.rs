@@ -32,6 +32,7 @@ mod options;
 mod options_watch;
 mod os_trial;
 mod os_trial_error;
+mod os_trial_keep;
 mod os_trial_lock;
 mod phase_progress;
 mod plan_state;

@@ -1,4 +1,4 @@
-//! Stages, tries, keeps and rolls back the deployment of the operating system that belongs to an update.
+//! Stages, tries and rolls back the deployment of the operating system that belongs to an update.
 //!
 //! A deployment is staged locked before the commit, and unlocked for one boot immediately before each request for the
 //! reboot. The boot decides: a trial that was entered is judged like every boot and then kept; one that never reached
@@ -19,16 +19,10 @@ use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_plan::OsUpdate;
 
 /// Number of attempts to list the deployments after a boot, and to keep one.
-const MAX_ATTEMPTS: u32 = 5;
+pub(super) const MAX_ATTEMPTS: u32 = 5;
 
 /// Delay between two of them.
-const RETRY_DELAY: Duration = Duration::from_secs(2);
-
-/// How long a keep is repeated while a package manager may be installing a kernel, which has no initial RAM disk yet.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-
-/// The longest delay between two attempts; the first one is [`RETRY_DELAY`].
-const MAX_KEEP_DELAY: Duration = Duration::from_secs(30);
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Number of reboots that did not try the deployment after which the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
@@ -39,7 +33,7 @@ pub(super) struct StepFailure {
     pub(super) reason: Reason,
     pub(super) retryable: bool,
     /// Another program may need minutes until a retry can succeed.
-    is_busy: bool,
+    pub(super) is_busy: bool,
 }
 
 impl From<OsError> for StepFailure {
@@ -327,56 +321,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if let Some(trial) = &mut self.journal.os_trial {
             trial.state = state;
         }
-    }
-
-    /// Keeps the deployment that the machine runs on, after its boot was judged. Returns an event if that fails.
-    pub(super) async fn keep_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
-        let Some(trial) = &mut self.journal.os_trial else {
-            return Ok(None);
-        };
-        trial.keeps = true;
-        let trial = trial.clone();
-        self.save().await?;
-        let begin = Instant::now();
-        let (mut attempt, mut delay) = (1, RETRY_DELAY);
-        let failure = loop {
-            match self.try_keep(&trial).await {
-                Ok(()) => return Ok(None),
-                // Such as while the distribution's update-grub writes grub.cfg.
-                Err(failure)
-                    if failure.retryable && attempt < MAX_ATTEMPTS
-                        || failure.is_busy && begin.elapsed() + delay <= BUSY_TIMEOUT =>
-                {
-                    tracing::warn!(reason = %failure.reason, attempt, "{}", chain(&*failure.error));
-                    self.run_responsive(tokio::time::sleep(delay)).await;
-                    (attempt, delay) = (attempt + 1, MAX_KEEP_DELAY.min(2 * delay));
-                }
-                Err(failure) => break failure,
-            }
-        };
-        self.record_failure(&*failure.error, failure.reason, false);
-        Ok(Some(PhaseEvent::StepFailed))
-    }
-
-    async fn try_keep(&self, trial: &OsTrial) -> Result<(), StepFailure> {
-        let provider = self.provider()?;
-        let id = DeploymentId::new(&trial.deployment);
-        let begin = Instant::now();
-        self.run_responsive(provider.keep(&id)).await?;
-        let took = begin.elapsed().as_secs_f64();
-        let next = self.run_responsive(provider.observe()).await?.next;
-        if next != id {
-            return Err(StepFailure {
-                error: OsTrialError::NotKept(next.to_string()).into(),
-                reason: Reason::OSStepFailed,
-                retryable: false,
-                is_busy: false,
-            });
-        }
-        tracing::info!(
-            "kept the deployment {id} in {took:.1} s: the boot loader selects it from now on"
-        );
-        Ok(())
     }
 
     /// Discards the deployment or rolls it back, before the files are rolled back. Returns whether the machine runs on

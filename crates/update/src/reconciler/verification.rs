@@ -45,7 +45,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(ended);
         }
         Ok(match self.wait_for_health(stop).await? {
-            HealthOutcome::Healthy => Some(self.check_disk().await?),
+            HealthOutcome::Healthy => self.check_disk(stop).await?,
             HealthOutcome::Unhealthy(regressions) => Some(self.handle_unhealthy(regressions)),
             HealthOutcome::Event(event) => Some(event),
             HealthOutcome::Stopped => None,
@@ -74,7 +74,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         PhaseEvent::RebootDue
     }
 
-    async fn check_disk(&mut self) -> Result<PhaseEvent, UpdateError> {
+    async fn check_disk(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
         self.store_desired().await?;
         let capabilities = self.options.current().capabilities;
         // A repair concerns only its own path.
@@ -97,15 +100,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         {
             Ok(drift) if drift.iter().all(|entry| self.is_tolerated(entry)) => {
                 self.record_user_changes(&drift);
-                self.complete().await
+                self.complete(stop).await
             }
             Ok(drift) => {
                 self.record_failure(&DiskMismatchError(drift), Reason::VerifyFailed, false);
-                Ok(PhaseEvent::StepFailed)
+                Ok(Some(PhaseEvent::StepFailed))
             }
             Err(error) => {
                 self.record_failure(&error, error.reason(), error.is_retryable());
-                Ok(PhaseEvent::StepFailed)
+                Ok(Some(PhaseEvent::StepFailed))
             }
         }
     }
@@ -147,10 +150,13 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         !needed || top.is_some_and(|tx| tx.rebooted_since(&boot))
     }
 
-    /// Completes a good update: marks it `Verified`, then does everything that may be repeated.
-    async fn complete(&mut self) -> Result<PhaseEvent, UpdateError> {
-        if let Some(event) = self.keep_deployment().await? {
-            return Ok(event);
+    /// Completes a good update: marks it `Verified`, then does everything that may be repeated. Returns `None` on a stop.
+    async fn complete(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Option<PhaseEvent>, UpdateError> {
+        if let Some(ended) = self.keep_deployment(stop).await? {
+            return Ok(ended);
         }
         let is_repair = self.plan.is_repair();
         let completed = self
@@ -192,6 +198,6 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 "{outcome:?}: {to} is in place and verified, {took:.1} s after the start"
             );
         }
-        Ok(PhaseEvent::Verified)
+        Ok(Some(PhaseEvent::Verified))
     }
 }
