@@ -147,6 +147,8 @@ async fn a_keep_waits_for_the_installation_of_a_kernel() {
     let (mut host, mut agent) = host_with_busy_keep().await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(agent.reports.borrow().phase, Phase::Verifying);
+    // A grub-mkconfig of the distribution may have read it, and writes grub.cfg later.
+    assert!(host.grub.read(KEPT).contains("nosmt"));
     host.grub.install_kernel();
     let report = agent.until_on(&with_arguments("one", &["nosmt"])).await;
     assert_eq!(report.updates[0].outcome, Outcome::Done);
@@ -154,6 +156,20 @@ async fn a_keep_waits_for_the_installation_of_a_kernel() {
     agent.stop().await;
     host.boot();
     assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keep_that_waits_too_long_is_rolled_back() {
+    let mut host = Host::new();
+    host.until_reboot(&arguments_and_file()).await;
+    host.boot();
+    host.grub.unpack_kernel();
+    let agent = host.agent(&arguments_and_file());
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(host.grub.read(KEPT).contains("nosmt"));
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    assert!(!host.grub.read(KEPT).contains("nosmt"));
+    is_rolled_back(host, agent, Reason::OSStepFailed).await;
 }
 
 #[tokio::test(start_paused = true)]

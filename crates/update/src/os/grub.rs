@@ -134,6 +134,17 @@ impl<C: HostCommand> GrubProvider<C> {
 
     /// The state after an interrupted keep was undone, and an entry whose kernel was removed was replaced.
     async fn recovered_state(&self) -> Result<GrubState, GrubError> {
+        let state = self.state_before_keep().await?;
+        if !state.is_interrupted || state.menu != MenuSource::GrubConfig {
+            return Ok(state);
+        }
+        self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)?;
+        GrubState::read(&self.root)
+    }
+
+    /// Like [`Self::recovered_state`], but a keep that goes on leaves the file of the kept arguments: a grub-mkconfig of the
+    /// distribution may have read it and not have written grub.cfg yet, which would then have arguments that no file has.
+    async fn state_before_keep(&self) -> Result<GrubState, GrubError> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
             tracing::warn!("a new kernel has the arguments of a trial; selecting the kept entry");
@@ -144,10 +155,7 @@ impl<C: HostCommand> GrubProvider<C> {
                 tracing::info!("replacing {}, whose kernel was removed", dead.file);
                 self.select_by_entry(&state, &dead.kept).await?;
             }
-            (None, false, _) => return Ok(state),
-            (None, true, MenuSource::GrubConfig) => {
-                self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)?;
-            }
+            (None, false, _) | (None, true, MenuSource::GrubConfig) => return Ok(state),
             (None, true, MenuSource::BlsConfig) => kept_entries::remove_newest(&self.root)?,
         }
         GrubState::read(&self.root)
@@ -221,7 +229,8 @@ impl<C: HostCommand> GrubProvider<C> {
         if let Err(error) = self.write_config(state, &wanted).await {
             // It may have failed after it had replaced grub.cfg.
             let now = GrubState::read(&self.root);
-            if now.is_ok_and(|now| now.selected().kernel_arguments == wanted) {
+            let is_selected = now.is_ok_and(|now| now.selected().kernel_arguments == wanted);
+            if is_selected || error.is_busy() {
                 return Err(error);
             }
             match before {
@@ -240,8 +249,9 @@ impl<C: HostCommand> GrubProvider<C> {
         state: &GrubState,
         wanted: &KernelCommandLine,
     ) -> Result<(), GrubError> {
-        let config = in_grub_directory(&self.root, "grub.cfg");
-        let current = || HostFiles::new(&self.root).text(&config);
+        let config = path(&in_grub_directory(&self.root, "grub.cfg"))?;
+        let config = real_path(&self.root, &config).unwrap_or(config);
+        let current = || HostFiles::new(&self.root).text(config.as_str());
         for _ in 0..MAX_CONFIG_WRITES {
             let before = current();
             if let Err(error) = self.make_config(state, wanted).await {
@@ -252,8 +262,8 @@ impl<C: HostCommand> GrubProvider<C> {
             if current() != before {
                 continue;
             }
-            let (new, at) = (path(NEW_CONFIG)?, path(&config)?);
-            match boot_file_writer::replace(&self.root, &self.commands, &new, &at).await {
+            let new = path(NEW_CONFIG)?;
+            match boot_file_writer::replace(&self.root, &self.commands, &new, &config).await {
                 Err(GrubError::FileChanged(_)) => {}
                 replaced => return replaced,
             }
@@ -374,7 +384,7 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: GrubError| error.at(ProviderStep::Keep);
-        let state = self.recovered_state().await.map_err(at)?;
+        let state = self.state_before_keep().await.map_err(at)?;
         let now = state.booted();
         if now.id != *booted {
             return Err(missing(ProviderStep::Keep, booted));

@@ -90,7 +90,7 @@ impl GrubError {
 
     /// Whether a package manager may be installing or removing a kernel. GRUB's own update may have run meanwhile, with
     /// another `root=` for a kernel that has no initial RAM disk yet.
-    const fn is_busy(&self) -> bool {
+    pub(super) const fn is_busy(&self) -> bool {
         matches!(
             self,
             Self::ConfigDiffers { .. }
