@@ -108,9 +108,14 @@ impl KeptArguments {
             .iter()
             .find(|kept| joined(&kept.host, &kept.current) == *all)
             .map(|kept| (kept.clone(), kept.host.clone()));
-        // The host's own arguments may have changed since.
+        // The host's own arguments may have changed since. Any arguments end with none of machinist's, which says nothing
+        // about an earlier keep.
+        let is_empty = |kept: &Self| kept.current.iter().next().is_none();
         let changed = || {
-            candidates.iter().find_map(|kept| {
+            let mut known = candidates
+                .iter()
+                .filter(|kept| *kept == self || !is_empty(kept));
+            known.find_map(|kept| {
                 let mut host = all.clone();
                 for own in kept.current.iter().rev() {
                     host.remove_last(own);
@@ -127,4 +132,43 @@ pub(super) fn joined(host: &KernelCommandLine, own: &KernelCommandLine) -> Kerne
     let mut all = host.clone();
     all.append(own);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(host: &str, current: &str, previous: Option<&str>) -> KeptArguments {
+        KeptArguments {
+            host: KernelCommandLine::parse(host),
+            current: KernelCommandLine::parse(current),
+            previous: previous.map(KernelCommandLine::parse),
+            earlier: None,
+        }
+    }
+
+    /// Only arguments that the file has had prove that a keep was interrupted.
+    #[test]
+    fn arguments_after_those_of_machinist_are_no_interrupted_keep() {
+        let first = kept("quiet", "nosmt", Some(""));
+        for (all, expected) in [
+            ("quiet nosmt", Some("nosmt")),
+            ("quiet splash nosmt", Some("nosmt")),
+            ("quiet", Some("")),
+            ("quiet nosmt crashkernel=1G", None),
+            ("quiet splash", None),
+        ] {
+            let found = first.in_config(&KernelCommandLine::parse(all));
+            let found = found.map(|(kept, _)| kept.current.to_string());
+            assert_eq!(found.as_deref(), expected, "{all}");
+        }
+        let second = kept("quiet", "a=1", Some("nosmt"));
+        let found = second.in_config(&KernelCommandLine::parse("splash nosmt"));
+        assert_eq!(found.unwrap().0.current.to_string(), "nosmt");
+        let none = kept("quiet", "", Some("nosmt"));
+        let (found, host) = none
+            .in_config(&KernelCommandLine::parse("quiet splash"))
+            .unwrap();
+        assert_eq!((found, host.to_string()), (none, "quiet splash".to_owned()));
+    }
 }
