@@ -87,21 +87,27 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         if matches!(state, None | Some(OsTrialState::RollingBack)) {
             return Ok(());
         }
+        let was_armed = state == Some(OsTrialState::Armed);
+        if was_armed {
+            // First, because a power cut between both must not count as a failed boot: a boot into a deployment that is
+            // staged in this record is accepted.
+            self.set_trial_state(match self.has_booted() {
+                true => OsTrialState::Booted,
+                false => OsTrialState::Staged,
+            });
+            self.save().await?;
+        }
         if let Some(provider) = self.os.clone()
             && let Err(error) = self.run_responsive(provider.lock()).await
         {
             // The next boot would be an attempt.
             tracing::error!(reason = %error.reason(), "{}", chain(&error));
-            return Ok(());
+            if was_armed {
+                self.set_trial_state(OsTrialState::Armed);
+                self.save().await?;
+            }
         }
-        if state != Some(OsTrialState::Armed) {
-            return Ok(());
-        }
-        self.set_trial_state(match self.has_booted() {
-            true => OsTrialState::Booted,
-            false => OsTrialState::Staged,
-        });
-        self.save().await
+        Ok(())
     }
 
     /// Locks the deployment that runs as a trial: no further boot enters it, also if an administrator changes the menu of
