@@ -9,6 +9,10 @@ use std::{
     process::Command,
 };
 
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    libc::{F_WRLCK, SEEK_SET, flock},
+};
 use zgvariant::{NATIVE_ENDIAN, OwnedVariant, Variant, serialized::Context, to_bytes};
 
 /// The beginning and the end of the grub.cfg that grub-mkconfig writes.
@@ -257,7 +261,25 @@ impl Files {
         name
     }
 
+    /// Whether libostree would have to wait for its lock.
+    fn is_sysroot_locked(&self) -> bool {
+        let file = fs::File::options()
+            .write(true)
+            .open(self.path("ostree/lock"));
+        let whole_file = flock {
+            l_type: F_WRLCK as _,
+            l_whence: SEEK_SET as _,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        fcntl(file.unwrap(), FcntlArg::F_OFD_SETLK(&whole_file)).is_err()
+    }
+
     pub(super) fn admin(&self, arguments: &[&str]) -> Result<(), String> {
+        // Another command would wait for ever for a lock that machinist holds.
+        let needs_lock = arguments.starts_with(&["instutil", "set-kargs"]);
+        assert_eq!(self.is_sysroot_locked(), needs_lock, "{arguments:?}");
         let menu = self.menu();
         let staged = self.staged();
         let offset = usize::from(staged.is_some());

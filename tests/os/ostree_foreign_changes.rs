@@ -1,6 +1,6 @@
 //! Deployments of an administrator beside a trial of machinist, on a host with OSTree.
 
-use machinist_update::os::{DeploymentId, OsProvider as _};
+use machinist_update::os::{DeploymentId, OsError, OsProvider as _, ProviderStep};
 
 use super::{
     contract::{STEP_TIMEOUT, wanted},
@@ -67,8 +67,12 @@ async fn an_administrators_rollback_of_a_trial_stays() {
 /// An administrator stages a deployment after a failed trial, before the agent has started.
 #[tokio::test]
 async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrator() {
-    // With the arguments of the deployment that runs, or with those of the failed one, which is the first of the menu.
-    for arguments in ["quiet", "quiet panic=10 machinist.trial="] {
+    // With the arguments of the deployment that runs, or with those of the failed one, which is the first of the menu and
+    // which it must not be a second time.
+    for (arguments, stays) in [
+        ("quiet", true),
+        ("quiet nosmt panic=10 machinist.trial=", false),
+    ] {
         let host = OstreeHost::new();
         let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
         let id = staged.unwrap().unwrap();
@@ -87,7 +91,7 @@ async fn a_failed_trial_is_removed_beside_a_staged_deployment_of_an_administrato
         host.agent().discard().await.unwrap();
         host.agent().discard().await.unwrap();
         let staged = host.directory.path().join("run/ostree/staged-deployment");
-        assert!(staged.exists(), "{arguments}");
+        assert_eq!(staged.exists(), stays, "{arguments}");
         assert!(host.menu().iter().all(|(name, _)| name != id.as_str()));
         host.assert_settled(&arguments);
     }
@@ -138,6 +142,49 @@ async fn a_deployment_with_copied_trial_arguments_is_no_trial() {
     host.agent().discard().await.unwrap();
     assert_eq!(host.menu()[0].0, "ef.0");
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+/// rpm-ostree copies the arguments of a staged deployment, too, whose boot nothing would leave if it failed.
+#[tokio::test]
+async fn a_deployment_with_the_arguments_of_a_staged_trial_is_removed() {
+    for layout in [Layout::Debian, Layout::RpmOstree] {
+        let host = OstreeHost::with_layout(layout);
+        let nosmt = wanted("nosmt", "");
+        let staged = host.agent().stage(&nosmt, STEP_TIMEOUT).await;
+        let id = staged.unwrap().unwrap();
+        stage_foreign(
+            &host,
+            "quiet nosmt panic=10 machinist.trial=machinist-0123456789abcdef",
+        );
+        assert_eq!(host.agent().observe().await.unwrap().staged, None);
+        let unlocked = host.agent().unlock(&id).await;
+        assert!(matches!(unlocked, Err(OsError::DeploymentMissing { .. })));
+        host.agent().remove_copy().await.unwrap();
+        host.agent().remove_copy().await.unwrap();
+        host.reboot();
+        assert_eq!(host.running(), BEFORE);
+        let staged = host.agent().stage(&nosmt, STEP_TIMEOUT).await;
+        let id = staged.unwrap().unwrap();
+        host.agent().remove_copy().await.unwrap();
+        host.agent().unlock(&id).await.unwrap();
+        host.reboot();
+        host.agent().keep(&id).await.unwrap();
+        assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_staging_leaves_nothing() {
+    let host = OstreeHost::new();
+    host.fails_next(ProviderStep::Stage);
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    staged.unwrap_err();
+    host.assert_settled("failed");
+    let lock = host
+        .directory
+        .path()
+        .join("run/ostree/staged-deployment-locked");
+    assert!(!lock.exists());
 }
 
 /// Such as an automatic update during the trial, which copies the arguments of the running deployment.

@@ -86,6 +86,7 @@ impl OstreeMachine {
             ("boot/ostree/debian-beef/vmlinuz-6.1", "kernel"),
             ("usr/bin/ostree", "x ostree_sysroot_change_finalization x"),
             ("run/ostree-booted", ""),
+            ("ostree/lock", ""),
             ("sys/dev/block/8:2/dev", "8:2\n"),
             ("sys/dev/block/8:3/dev", "8:3\n"),
         ] {
@@ -222,6 +223,16 @@ impl OstreeMachine {
         self.files.finalize();
         self.files.remove_kernel();
         self.boot();
+    }
+
+    /// Shuts down properly, and boots the first entry of the menu, which a person selects.
+    pub(crate) fn reboot_into_first(&self) {
+        self.files.finalize();
+        let file = format!("{}/custom.cfg", self.files.layout.grub());
+        let custom = self.read(&file);
+        self.files.write(&file, "");
+        self.boot();
+        self.files.write(&file, custom);
     }
 
     /// Boots until a kernel reaches userspace.

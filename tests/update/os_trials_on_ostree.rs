@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use machinist_base::reason::Reason;
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_testkit::{
+    WAIT_TIMEOUT,
     sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
@@ -12,7 +13,7 @@ use machinist_update::{
     crash_recovery,
     journal::Outcome,
     phase::Phase,
-    reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions},
+    reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
     service_port::StartupState,
     store::StateStore,
 };
@@ -95,6 +96,19 @@ impl Host {
         let how = (wanted.desired(), options(self.layout));
         let mut agent = Driver::on_os(&root, &self.script, provider, how);
         agent.patience = Duration::from_secs(3600);
+        agent
+    }
+
+    /// An agent that leaves reboots to an operator.
+    fn agent_that_asks(&self, wanted: &Written) -> Driver {
+        let options = ReconcilerOptions {
+            reboot: RebootPolicy::Ask,
+            ..options(self.layout)
+        };
+        let root = self.sandbox.root();
+        let how = (wanted.desired(), options);
+        let mut agent = Driver::on_os(&root, &self.script, self.ostree.agent(), how);
+        agent.patience = LONGEST_JUDGEMENT;
         agent
     }
 
@@ -245,6 +259,52 @@ async fn an_unhealthy_deployment_is_left_before_files_are_rolled_back() {
     host.assert_on("a=3", "three");
 }
 
+/// A person selects the deployment in GRUB's menu once more, to look at the failure.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_is_left_may_be_booted_once_more() {
+    let mut host = Host::new();
+    host.apply(&with_arguments("one", &["nosmt"])).await;
+    let two = with_arguments("two", &["a=1"]);
+    host.until_reboot(&two).await;
+    host.reboot();
+    host.script.failed(&["app.service"]);
+    host.until_reboot(&two).await;
+    host.ostree.reboot_into_first();
+    host.booted();
+    host.until_reboot(&two).await;
+    host.assert_on("a=1", "two");
+    host.script.failed(&[]);
+    host.reboot();
+    assert_eq!(host.until_failed(&two).await, Reason::HealthRegressed);
+    host.assert_on("nosmt", "one");
+}
+
+/// `rpm-ostree upgrade` while an operator is asked for the reboot.
+#[tokio::test(start_paused = true)]
+async fn a_deployment_with_the_arguments_of_a_waiting_trial_is_removed_at_once() {
+    let mut host = Host::with_layout(Layout::RpmOstree);
+    let one = with_arguments("one", &["nosmt"]);
+    let mut agent = host.agent_that_asks(&one);
+    let is_pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
+    agent.until("pending", is_pending).await;
+    stage_foreign(
+        &host.ostree,
+        "quiet nosmt panic=10 machinist.trial=machinist-0123456789abcdef",
+    );
+    let staged = host.sandbox.path("/run/ostree/staged-deployment");
+    let begin = std::time::Instant::now();
+    while staged.exists() && begin.elapsed() < WAIT_TIMEOUT {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!staged.exists());
+    agent.confirm();
+    host.script.until_asked_times("reboot Logind", 1).await;
+    agent.stop().await;
+    host.reboot();
+    host.until_on(&one).await;
+    host.assert_on("nosmt", "one");
+}
+
 /// No agent runs, such as in emergency mode.
 #[tokio::test(start_paused = true)]
 async fn the_boot_guard_alone_leaves_an_unhealthy_deployment() {
@@ -333,14 +393,7 @@ async fn what_is_staged_from_a_failed_trial_is_discarded_before_the_reboot() {
     host.until_reboot(&one).await;
     host.reboot();
     host.script.failed(&["app.service"]);
-    let options = ReconcilerOptions {
-        reboot: RebootPolicy::Ask,
-        ..options(host.layout)
-    };
-    let root = host.sandbox.root();
-    let how = (one.desired(), options);
-    let mut agent = Driver::on_os(&root, &host.script, host.ostree.agent(), how);
-    agent.patience = LONGEST_JUDGEMENT;
+    let mut agent = host.agent_that_asks(&one);
     agent
         .until("pending", |report| report.phase == Phase::RebootPending)
         .await;

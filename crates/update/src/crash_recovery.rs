@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use crate::{
     boot_id,
     journal::{Direction, Journal, OsTrial, Transaction, TransactionState},
+    os,
     store::{self, StateStore, StoreError},
     transaction::{self, TransactionError},
 };
@@ -79,7 +80,11 @@ pub fn recover(store: &StateStore) -> Result<(Journal, RecoverySummary), Recover
     let mut done = RecoverySummary::default();
     let boot = boot_id::current(store.root()).map_err(StoreError::from)?;
     let trial = journal.os_trial.as_ref();
-    let is_leaving = trial.is_some_and(|trial| trial.is_left_by_next_boot(boot.as_deref()));
+    // Also in a further boot of the deployment, which a person may have chosen in the menu of the boot loader.
+    let is_leaving = trial.is_some_and(|trial| {
+        let is_left = trial.is_left_by_next_boot(boot.as_deref());
+        is_left || trial.leaving_boot.is_some() && os::is_trial_running(store.root())
+    });
     let verified = |tx: &Transaction| tx.mark == TransactionState::Verified;
     if journal.transactions.iter().any(verified) {
         settle(store, &mut journal)?;

@@ -156,14 +156,20 @@ pub fn refusal(root: &Root, can: OsCapabilities, update: &OsUpdate) -> Option<Re
 
 /// Reads the running kernel's arguments, without those that a trial of a deployment adds; empty if the root has no /proc.
 pub(crate) fn running_arguments(root: &Root) -> Result<KernelCommandLine, RootError> {
+    Ok(trial_arguments::without_trial(&command_line(root)?).0)
+}
+
+/// Whether the machine runs on a trial.
+pub(crate) fn is_trial_running(root: &Root) -> bool {
+    command_line(root).is_ok_and(|running| trial_arguments::without_trial(&running).1)
+}
+
+fn command_line(root: &Root) -> Result<KernelCommandLine, RootError> {
     let Ok(path) = AbsPath::new("/proc/cmdline") else {
         return Ok(KernelCommandLine::default());
     };
     match root.read(&path, MAX_COMMAND_LINE_BYTES) {
-        Ok(bytes) => {
-            let running = KernelCommandLine::parse(&String::from_utf8_lossy(&bytes));
-            Ok(trial_arguments::without_trial(&running).0)
-        }
+        Ok(bytes) => Ok(KernelCommandLine::parse(&String::from_utf8_lossy(&bytes))),
         Err(error) if error.is_not_found() => Ok(KernelCommandLine::default()),
         Err(error) => Err(error),
     }

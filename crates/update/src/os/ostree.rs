@@ -30,6 +30,7 @@ mod signature_source;
 mod staged;
 mod staging;
 mod state;
+mod sysroot_lock;
 mod trial_commands;
 
 use std::{error::Error, fmt, time::Duration};
@@ -54,7 +55,7 @@ use super::{
     host_detection::{host_kind, is_there},
     trial_arguments::without_trial,
 };
-use machinist_base::error_chain::chain;
+use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
 
@@ -169,11 +170,12 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         Ok(())
     }
 
-    /// Removes a deployment that another program, such as an automatic update, has staged from the running trial. The next
-    /// boot would enter it whatever the verdict about the trial is, and it would keep the arguments of the trial.
+    /// Removes a deployment that another program, such as an automatic update, has staged with the arguments of a trial. The
+    /// next boot would enter it whatever the verdict about the trial is, and no boot loader would leave it if it fails.
     async fn remove_copy_of_trial(&self, staged: &Staged) -> Result<(), OstreeError> {
         tracing::warn!(
-            "removing the deployment {}, which another program has staged from a trial that is not kept; stage it again",
+            "removing the deployment {}, which another program has staged with the arguments of a trial that is not kept; stage \
+             it again when machinist's update has ended",
             staged.id
         );
         self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await
@@ -181,7 +183,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Removes the staged deployment, and one that the machine has left.
     async fn remove_trial(&self, state: &OstreeState) -> Result<(), OstreeError> {
-        if let Some(staged) = state.staged_from_trial() {
+        if let Some(staged) = state.copy_of_trial() {
             self.remove_copy_of_trial(staged).await?;
         } else if state.own_staged().is_some() {
             // The staged one comes before those of the menu.
@@ -264,8 +266,14 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         if is_trial {
             let words = argument_words(&self.root, &arguments)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            // This command takes no lock itself, changes the first deployment, and removes what no deployment needs.
+            let lock = self.lock_sysroot().await?;
+            let present = OstreeState::read(&self.root)?;
+            present.refuse_foreign_staged()?;
+            present.check_first(&entry.id, &entry.arguments)?;
             self.admin("instutil set-kargs", &words, OSTREE_TIMEOUT)
                 .await?;
+            drop(lock);
         }
         OstreeState::read(&self.root)?.check_first(&entry.id, &arguments)
     }
@@ -352,6 +360,22 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         }
     }
 
+    fn staging_directory(&self) -> Option<AbsPath> {
+        AbsPath::new(staged::DIRECTORY).ok()
+    }
+
+    async fn remove_copy(&self) -> Result<(), OsError> {
+        let at = |error: OstreeError| error.at(ProviderStep::Discard);
+        let is_there = |state: &OstreeState| state.copy_of_trial().is_some();
+        if !is_there(&OstreeState::read(&self.root).map_err(at)?) {
+            return Ok(());
+        }
+        match self.settled_state().await.map_err(at)?.copy_of_trial() {
+            Some(staged) => self.remove_copy_of_trial(staged).await.map_err(at),
+            None => Ok(()),
+        }
+    }
+
     async fn lock(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Lock);
         let state = OstreeState::read(&self.root).map_err(at)?;
@@ -360,11 +384,11 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Keep);
-        let mut state = OstreeState::read(&self.root).map_err(at)?;
+        let mut state = self.settled_state().await.map_err(at)?;
         if state.booted().id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
         }
-        if let Some(staged) = state.staged_from_trial() {
+        if let Some(staged) = state.copy_of_trial() {
             self.remove_copy_of_trial(staged).await.map_err(at)?;
             state = OstreeState::read(&self.root).map_err(at)?;
         }
@@ -378,7 +402,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn discard(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
-        let state = OstreeState::read(&self.root).map_err(at)?;
+        let state = self.settled_state().await.map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
         package_repository::select(&self.root, None).map_err(|error| at(error.into()))?;
         self.try_remove_images(None).await;
@@ -387,7 +411,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::RollBack);
-        let state = OstreeState::read(&self.root).map_err(at)?;
+        let state = self.settled_state().await.map_err(at)?;
         let is_next = state.entries[state.selected].id == *to;
         if !is_next && state.position(to).is_none() {
             return Err(missing(ProviderStep::RollBack, to));

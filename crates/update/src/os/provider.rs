@@ -3,7 +3,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use super::{DeploymentId, Deployments, DesiredDeployment};
-use machinist_base::reason::Reason;
+use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_plan::{ImageRef, OsCapabilities};
 
 /// A provider's operation, as error messages name it.
@@ -223,6 +223,17 @@ pub trait OsProvider: Send + Sync + 'static {
     /// Locks the staged deployment again, because the reboot does not happen now. It is not an error if none is
     /// staged.
     async fn lock(&self) -> Result<(), OsError>;
+
+    /// Returns the directory in which another program can stage a deployment, if there is one.
+    fn staging_directory(&self) -> Option<AbsPath> {
+        None
+    }
+
+    /// Removes a deployment that another program has staged with the arguments of a trial that is not kept: no boot loader
+    /// would leave it if its boot failed.
+    async fn remove_copy(&self) -> Result<(), OsError> {
+        Ok(())
+    }
 
     /// Selects the booted deployment for every following boot, durably. `booted` must be its identifier. The
     /// deployment that was selected before becomes the fallback.

@@ -24,6 +24,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         self.rename_base().await?;
         self.store_desired().await?;
         self.clean_up().await;
+        self.remove_trial_copy().await;
         self.arm_drift().await?;
         if let Some(event) = self.next_repair() {
             return Ok(Some(event));
@@ -53,6 +54,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                         return Ok(Some(event));
                     }
                 }
+                // Safe to drop: what inotify has queued is read by the next call.
+                () = self.staging.changed() => self.remove_trial_copy().await,
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(retry) => return Ok(Some(self.retry_event())),
                 // Safe to drop: the deadline is absolute.

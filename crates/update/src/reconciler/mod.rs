@@ -44,6 +44,7 @@ mod staging;
 mod start_time;
 mod state_directory;
 mod state_errors;
+mod trial_copies;
 mod update_report;
 mod verification;
 
@@ -69,6 +70,7 @@ use options_watch::OptionsWatch;
 use phase_progress::PhaseProgress;
 use plan_state::PlanState;
 use state_directory::{OpenedState, StateDirectory};
+use trial_copies::StagingWatch;
 pub use update_report::{BlockedUpdate, UpdateConfigState, UpdateReport};
 
 /// Delays before a transient error is retried.
@@ -108,6 +110,7 @@ pub struct Reconciler<S, H> {
     progress: PhaseProgress,
     plan: PlanState,
     drift: DriftState,
+    staging: StagingWatch,
 }
 
 impl<S, H> std::fmt::Debug for Reconciler<S, H> {
@@ -160,6 +163,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             progress: PhaseProgress::new(),
             plan,
             drift: DriftState::default(),
+            staging: StagingWatch::default(),
         };
         // Published before the loop starts, so that readers get the correct state meanwhile.
         match reconciler.state.is_held_by_guard() {

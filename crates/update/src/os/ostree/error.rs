@@ -51,6 +51,8 @@ pub(super) enum OstreeError {
     NewVariable(String),
     #[error("another program has changed the menu, so that the failed deployment is still there")]
     TrialRemains,
+    #[error("another program holds the lock of libostree, /ostree/lock")]
+    Locked,
     #[error("{0} has reported success and staged no deployment")]
     NothingStaged(&'static str),
     #[error(
@@ -147,6 +149,7 @@ impl OstreeError {
             | Self::Switch(_)
             | Self::Stop(_)
             | Self::TrialRemains
+            | Self::Locked
             | Self::ForeignStaged(_)
             | Self::ForeignDefault(_)
             | Self::LocalPackages(_)
@@ -156,10 +159,16 @@ impl OstreeError {
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {
-        OsError::Failed {
-            step,
-            retryable: self.is_retryable(),
-            source: Box::new(self),
+        match self {
+            Self::Locked => OsError::Busy {
+                step,
+                source: Box::new(self),
+            },
+            _ => OsError::Failed {
+                step,
+                retryable: self.is_retryable(),
+                source: Box::new(self),
+            },
         }
     }
 }

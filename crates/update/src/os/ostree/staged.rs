@@ -8,11 +8,14 @@ use crate::os::{
 };
 use machinist_base::abs_path::AbsPath;
 use machinist_ignition::KernelCommandLine;
-use machinist_rootfs::Root;
+use machinist_rootfs::{Root, RootError};
 use zgvariant::{
     NATIVE_ENDIAN, OwnedVariant,
     serialized::{Context, Data},
 };
+
+/// The directory in which libostree describes it.
+pub(super) const DIRECTORY: &str = "/run/ostree";
 
 /// Where libostree describes it, as a GVariant dictionary in the byte order of the machine.
 const STAGED: &str = "/run/ostree/staged-deployment";
@@ -54,6 +57,14 @@ impl Staged {
             .map_err(|error| OstreeError::Staged(error.to_string()))?;
         staged.is_locked |= is_there(root, LOCKED);
         Ok(Some(staged))
+    }
+
+    /// Removes the lock that a failed `ostree admin deploy` has left: it would lock what another program stages next.
+    pub(super) fn remove_lock_of_none(root: &Root) -> Result<(), RootError> {
+        match AbsPath::new(LOCKED) {
+            Ok(path) if !is_there(root, STAGED) => root.remove_file(&path),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::os::{
     grub::{ChangedFiles, NEXT_ENTRY},
     host_detection::is_there,
 };
+use machinist_base::error_chain::chain;
 use machinist_plan::HostKind;
 
 impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
@@ -27,7 +28,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         wanted: &DesiredDeployment,
         limit: Duration,
     ) -> Result<Option<DeploymentId>, OstreeError> {
-        let state = OstreeState::read(&self.root)?;
+        let state = self.settled_state().await?;
         self.record_adopted(&state, wanted)?;
         let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
             self.remove_trial(&state).await?;
@@ -49,7 +50,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             .await?;
         let command = new.command(&self.root, &state.stateroot, &origin)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
-        self.admin("deploy", &arguments, limit).await?;
+        if let Err(error) = self.admin("deploy", &arguments, limit).await {
+            self.remove_failed_staging().await;
+            return Err(error);
+        }
         let staged =
             Staged::read(&self.root)?.ok_or(OstreeError::NothingStaged("ostree admin deploy"))?;
         if !staged.is_locked {
@@ -57,6 +61,18 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
         new.check_staged(&staged)?;
         Ok(Some(staged.id))
+    }
+
+    /// Removes what staging has written before `ostree admin deploy` failed.
+    async fn remove_failed_staging(&self) {
+        let removed = async {
+            Staged::remove_lock_of_none(&self.root)?;
+            let state = OstreeState::read(&self.root)?;
+            self.remove_trial(&state).await
+        };
+        if let Err(error) = removed.await {
+            tracing::warn!("parts of a failed deployment remain: {}", chain(&error));
+        }
     }
 
     /// Returns the deployment with its final commit and arguments, and the file of its origin; `None` if it is equal to

@@ -174,14 +174,19 @@ impl OstreeState {
     /// The deployment that another program has staged.
     pub(super) fn foreign_staged(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        staged.filter(|staged| !self.is_own(staged))
+        staged.filter(|staged| !self.is_own(staged) && !self.is_copy_of_trial(staged))
     }
 
-    /// The deployment that another program has staged from the running trial, with its arguments.
-    pub(super) fn staged_from_trial(&self) -> Option<&Staged> {
+    /// The deployment that another program has staged with the arguments of a trial: rpm-ostree copies those of a staged
+    /// deployment, bootc and others those of the running one.
+    pub(super) fn copy_of_trial(&self) -> Option<&Staged> {
         let staged = self.staged.as_ref();
-        let staged = staged.filter(|staged| without_trial(&staged.arguments).1);
-        staged.filter(|_| self.is_trial_booted())
+        staged.filter(|staged| self.is_copy_of_trial(staged))
+    }
+
+    fn is_copy_of_trial(&self, staged: &Staged) -> bool {
+        let has_trial_arguments = without_trial(&staged.arguments).1;
+        has_trial_arguments && (self.is_trial_booted() || !self.is_own(staged))
     }
 
     pub(super) fn deployments(&self) -> Deployments {
