@@ -279,6 +279,9 @@ fn arguments_for_a_shell_instead_of_services_are_refused() {
         "systemd.unit=\"emergency.target\"",
         "-b",
         "systemd.unit=emergency.target",
+        "init=/bin/sh",
+        "init=\"/usr/bin/bash\"",
+        "rdinit=/bin/busybox",
     ] {
         assert!(refused(argument), "{argument}");
     }
@@ -287,6 +290,10 @@ fn arguments_for_a_shell_instead_of_services_are_refused() {
         "rescue",
         "systemd.unit=multi-user.target",
         "rd.emergency=reboot",
+        "init=/bin/false",
+        "init=/lib/systemd/systemd",
+        "rdinit=/init",
+        "init",
     ] {
         assert!(!refused(argument), "{argument}");
     }

@@ -9,13 +9,20 @@ use machinist_ignition::{
     EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
 };
 
-/// Returns whether systemd starts nothing but a shell, on a root file system that is mounted read-only (systemd(1)).
+/// File names of shells. As pid 1, they start no service and do not exit.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "busybox"];
+
+/// Returns whether a shell runs instead of systemd, or systemd starts nothing but a shell, on a root file system that is
+/// mounted read-only (systemd(1)).
 fn starts_only_shell(argument: &KernelArgument) -> bool {
-    argument.as_str() == "-b"
-        || matches!(
-            (argument.name(), argument.value()),
-            ("emergency", None) | ("systemd.unit", Some("emergency.target"))
-        )
+    match (argument.name(), argument.value()) {
+        ("emergency", None) | ("systemd.unit", Some("emergency.target")) => true,
+        ("init" | "rdinit", Some(program)) => {
+            let file_name = program.rsplit('/').next();
+            file_name.is_some_and(|name| SHELLS.contains(&name))
+        }
+        _ => argument.as_str() == "-b",
+    }
 }
 
 /// Arguments in the config must be on the running command line; those that leave the config must
