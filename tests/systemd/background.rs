@@ -9,7 +9,7 @@ const FILES: OutputFiles<'_> = OutputFiles {
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_program_in_the_background_has_a_low_share_and_its_output_in_files() {
+async fn a_program_in_the_background_has_a_low_share_and_files_of_its_own() {
     let (machine, systemd) = machine();
     let run = systemd.run_in_background("/usr/bin/ostree", &["pull"], LIMIT, FILES);
     run.await.unwrap();
@@ -18,6 +18,7 @@ async fn a_program_in_the_background_has_a_low_share_and_its_output_in_files() {
         "CPUWeight=OwnedVariant(U64(20))",
         "IOWeight=OwnedVariant(U64(20))",
         "IPAccounting=OwnedVariant(Bool(true))",
+        "PrivateTmp=OwnedVariant(Bool(true))",
     ] {
         let is_set = received.iter().any(|request| request == property);
         assert!(is_set, "{property}: {received:#?}");

@@ -68,6 +68,9 @@ impl HostCommand for Systemd {
             ("CPUWeight", BACKGROUND_WEIGHT.into()),
             ("IOWeight", BACKGROUND_WEIGHT.into()),
             ("IPAccounting", true.into()),
+            // skopeo and podman leave copies of whole images in /var/tmp if they are stopped. The directory must be
+            // writable for skopeo, which runs as the user nobody.
+            ("PrivateTmp", true.into()),
             ("StandardOutputFile", files.output.into()),
             ("StandardErrorFile", files.errors.into()),
             // It also ends if this process does.

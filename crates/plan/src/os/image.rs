@@ -4,6 +4,9 @@ use super::{ImageRef, ImageTransport, OsPart, origin};
 use machinist_base::reason::Reason;
 use machinist_ignition::{MachineConfig, Refusal};
 
+/// Downloads have private directories in place of these (`PrivateTmp=` of systemd.exec(5)), and find no image there.
+const PRIVATE_DIRECTORIES: [&str; 2] = ["/tmp/", "/var/tmp/"];
+
 /// Refuses references without a digest, because a tag may be moved to another image, and those that nothing can fetch.
 pub(super) fn unusable_references(from: &MachineConfig, to: &MachineConfig) -> Vec<Refusal> {
     let images = [
@@ -33,7 +36,14 @@ fn refusal(part: OsPart, image: &str) -> Option<Refusal> {
                 format!("the image of extensions must come from a registry, not from {image}");
             Some(Refusal::new(Reason::ValueInvalid, text).expected(of_registry))
         }
-        (_, Ok(_)) => None,
+        (_, Ok(image)) => {
+            let is_below = |directory: &&str| image.name().starts_with(directory);
+            let directory = PRIVATE_DIRECTORIES.into_iter().find(is_below)?;
+            let text =
+                format!("downloads do not see {directory} of the host, and would not find {image}");
+            let refusal = Refusal::new(Reason::ValueInvalid, text);
+            Some(refusal.expected("another directory, such as /srv"))
+        }
         (part, Err(error)) => {
             let expected = match part {
                 OsPart::ExtensionsImage => of_registry.to_owned(),
@@ -59,6 +69,21 @@ pub(super) fn is_same(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_that_downloads_cannot_see_is_refused() {
+        let digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        for (name, is_refused) in [
+            ("oci:/tmp/os", true),
+            ("oci-archive:/var/tmp/os.tar:9", true),
+            ("oci:/tmpfs/os", false),
+            ("oci:/srv/tmp/os", false),
+            ("localhost/tmp/os", false),
+        ] {
+            let refusal = refusal(OsPart::Image, &format!("{name}@{digest}"));
+            assert_eq!(refusal.is_some(), is_refused, "{name}: {refusal:?}");
+        }
+    }
 
     #[test]
     fn only_the_os_image_may_be_a_path() {
