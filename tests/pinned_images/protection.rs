@@ -53,6 +53,21 @@ async fn containerd_keeps_images_by_a_label_that_leaves_with_the_set() {
 }
 
 #[tokio::test]
+async fn containerd_keeps_an_image_while_others_are_still_pulled() {
+    let machine = Machine::new();
+    let (runtime, _serving) = machine.containerd();
+    let (pulled, endless) = (image("pulled"), image("endless"));
+    runtime.never_end_pull(&endless);
+    machine.has(&[set("first", 1, &[pulled.clone(), endless])]);
+    let agent = machine.start();
+    super::until("the label", || runtime.labelled() == [pulled.clone()]).await;
+    let record = machine.read(RECORD).unwrap();
+    assert!(record.contains(&pulled), "{record}");
+    assert_eq!(runtime.pulling(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_label_that_was_lost_with_its_image_is_set_again() {
     let machine = Machine::new();
     let (runtime, _serving) = machine.containerd();

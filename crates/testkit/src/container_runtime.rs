@@ -2,7 +2,7 @@
 //! which containerd and CRI-O protect images.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -47,6 +47,8 @@ struct State {
     images: BTreeMap<String, HashMap<String, String>>,
     pulls: Vec<(String, Option<AuthConfig>)>,
     failures: VecDeque<(String, Code, String)>,
+    /// Images whose pulls never end.
+    endless: BTreeSet<String>,
     pulling: usize,
     most_pulling: usize,
     requests: usize,
@@ -126,6 +128,11 @@ impl FakeRuntime {
     pub fn fail_pull(&self, image: &str, code: Code, message: &str) {
         let failure = (image.to_owned(), code, message.to_owned());
         self.with(|state| state.failures.push_back(failure));
+    }
+
+    /// Pulls of this image never end.
+    pub fn never_end_pull(&self, image: &str) {
+        self.with(|state| state.endless.insert(image.to_owned()));
     }
 
     /// Whether pulls end.
@@ -250,6 +257,9 @@ impl ImageService for FakeRuntime {
         self.with(|state| state.pulls.push((name.clone(), auth)));
         let mut open = self.open.subscribe();
         let _ = open.wait_for(|open| *open).await;
+        if self.with(|state| state.endless.contains(&name)) {
+            std::future::pending::<()>().await;
+        }
         let failure = self.with(|state| {
             let mut all = state.failures.iter();
             let at = all.position(|(image, ..)| *image == name);

@@ -8,11 +8,11 @@ use super::{
     desired_images::DesiredImages,
     image_pull::ImagePull,
     image_state::{ImageFailure, ImageState},
-    protection::Protection,
+    protection::{Protection, ProtectionError},
     pull_report::ImageStates,
 };
 use machinist_base::{error_chain::chain, reason::Reason};
-use machinist_cri::{CriError, LocalImage, Runtime};
+use machinist_cri::{CriError, LocalImage, Runtime, RuntimeKind};
 use machinist_status::settings::PinnedImageSettings;
 
 /// How often and when a runtime is asked whether it protects the images: containerd learns of a label by an event.
@@ -121,7 +121,8 @@ impl PullPass<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        self.pull(&runtime, &missing, result, on_progress).await?;
+        self.pull(&runtime, [&images, &missing], result, on_progress)
+            .await?;
         let present = look(&runtime, &images).await?;
         let kept = names(&present);
         for (image, state) in &mut result.states {
@@ -137,7 +138,7 @@ impl PullPass<'_> {
     async fn pull(
         &self,
         runtime: &Runtime,
-        missing: &BTreeSet<String>,
+        [images, missing]: [&BTreeSet<String>; 2],
         result: &mut PassResult,
         on_progress: &impl Fn(&ImageStates),
     ) -> Result<(), CriError> {
@@ -145,13 +146,24 @@ impl PullPass<'_> {
         let pull = ImagePull::prepare(self.protection.root(), runtime, self.settings).await?;
         let (ended, mut ends) = mpsc::unbounded_channel();
         let collect = async {
-            while let Some((image, end)) = ends.recv().await {
-                let state = match end {
-                    Ok(()) => ImageState::Present,
-                    Err(failure) => ImageState::Failed(failure),
-                };
-                result.states.insert(image, state);
+            let mut together: Vec<(String, _)> = Vec::new();
+            while ends.recv_many(&mut together, missing.len()).await > 0 {
+                let mut pulled = BTreeSet::new();
+                for (image, end) in together.drain(..) {
+                    let state = match end {
+                        Ok(()) => {
+                            pulled.insert(image.clone());
+                            ImageState::Present
+                        }
+                        Err(failure) => ImageState::Failed(failure),
+                    };
+                    result.states.insert(image, state);
+                }
                 on_progress(&result.states);
+                // It is repeated, and a failure reported, when all pulls have ended.
+                if let Err(error) = self.protect_pulled(runtime, images, &pulled).await {
+                    tracing::debug!("{}", chain(&error));
+                }
             }
         };
         let pulling = async {
@@ -159,6 +171,21 @@ impl PullPass<'_> {
             drop(ended);
         };
         tokio::join!(pulling, collect);
+        Ok(())
+    }
+
+    /// Protects images while others are still pulled, which may take hours: the kubelet removes unused images meanwhile.
+    /// CRI-O knows the names of all images before they are pulled.
+    async fn protect_pulled(
+        &self,
+        runtime: &Runtime,
+        images: &BTreeSet<String>,
+        pulled: &BTreeSet<String>,
+    ) -> Result<(), ProtectionError> {
+        if runtime.kind() == RuntimeKind::Containerd && !pulled.is_empty() {
+            let present = look(runtime, pulled).await?;
+            self.protection.apply(runtime, images, &present).await?;
+        }
         Ok(())
     }
 
