@@ -5,12 +5,13 @@ use std::{
     fs, io,
     os::unix::fs::symlink,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
 
 use machinist_boot_loader::grub::{EnvironmentBlock, SimulatedGrub};
 use machinist_plan::ImageRef;
+use machinist_rootfs::Root;
 use machinist_systemd::Systemd;
 use machinist_testkit::fake_rpm_ostree::FakeRpmOstree;
 use machinist_update::os::{
@@ -53,6 +54,9 @@ if [ -f $prefix/custom.cfg ]; then
 fi
 "#;
 
+/// The size of its file system, in bytes.
+pub(crate) const DISK_BYTES: u64 = 100 << 30;
+
 const OSTREE: &str = "/usr/bin/ostree";
 
 /// The steps that fail because `ostree admin` does, the others at their first write.
@@ -68,6 +72,7 @@ pub(crate) struct OstreeMachine {
     files: Files,
     failing: Failing,
     panics: Mutex<Option<Entry>>,
+    pub(crate) free_bytes: Arc<AtomicU64>,
     pub(crate) unshare: Arc<UnshareProgram>,
     pub(crate) registry: Arc<OstreeRegistry>,
     pub(crate) bootc: Arc<BootcProgram>,
@@ -127,6 +132,7 @@ impl OstreeMachine {
             files,
             failing: Failing::default(),
             panics: Mutex::default(),
+            free_bytes: Arc::new(AtomicU64::new(DISK_BYTES / 2)),
             unshare: Arc::default(),
             registry: Arc::default(),
             bootc: Arc::default(),
@@ -164,7 +170,7 @@ impl OstreeMachine {
     /// A provider; a step that was made to fail does so.
     pub(crate) fn agent(&self) -> OstreeProvider<OstreeProgram> {
         let root = failing_root(&self.files.directory, &self.failing, BY_PROGRAM);
-        OstreeProvider::new(root, self.program(&self.failing, None))
+        self.provider(root, self.program(&self.failing, None))
     }
 
     /// A provider on a machine that loses power: operations on files and programs fail from this one on.
@@ -178,6 +184,11 @@ impl OstreeMachine {
     ) -> OstreeProvider<OstreeProgram> {
         let root = interruption.root(&self.files.directory);
         let program = self.program(&Failing::default(), Some(interruption.clone()));
+        self.provider(root, program)
+    }
+
+    fn provider(&self, root: Root, program: OstreeProgram) -> OstreeProvider<OstreeProgram> {
+        let root = root.with_simulated_space(DISK_BYTES, Arc::clone(&self.free_bytes));
         OstreeProvider::new(root, program)
     }
 

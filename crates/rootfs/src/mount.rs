@@ -142,7 +142,7 @@ impl Root {
             all_inodes: (space.f_files > 0).then_some(space.f_files),
             network: found.is_some_and(|known| known.network),
         };
-        Ok(self.simulated_mount(path, mount))
+        Ok(self.simulated_space(self.simulated_mount(path, mount)))
     }
 
     /// Goes up from `at`, which contains no links, while the parent is on the same mount.

@@ -1,10 +1,13 @@
-//! Test instruments: a log of the operations on the tree, injected faults, simulated mounts.
+//! Test instruments: a log of the operations on the tree, injected faults, simulated mounts and space.
 //!
 //! A root without instruments pays one comparison per operation.
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 #[cfg(any(test, feature = "testing"))]
@@ -117,6 +120,8 @@ pub(super) struct Hooks {
     recording: Option<Recording>,
     fault: Option<FaultHook>,
     mounts: Vec<AbsPath>,
+    /// Size and free space of each file system, in bytes.
+    space: Option<(u64, Arc<AtomicU64>)>,
 }
 
 impl fmt::Debug for Hooks {
@@ -148,6 +153,11 @@ impl Root {
     /// different file systems. For tests that may not mount anything.
     pub fn with_simulated_mounts(self, tops: Vec<AbsPath>) -> Self {
         self.with_taps(|taps| taps.mounts = tops)
+    }
+
+    /// This root, whose file systems have this size and so much free space in [`Root::mount`], in bytes.
+    pub fn with_simulated_space(self, size: u64, free: Arc<AtomicU64>) -> Self {
+        self.with_taps(|taps| taps.space = Some((size, free)))
     }
 
     fn with_taps(self, set: impl FnOnce(&mut Hooks)) -> Self {
@@ -241,6 +251,21 @@ impl Root {
                 ..real
             },
             _ => real,
+        }
+    }
+
+    pub(super) fn simulated_space(&self, real: Mount) -> Mount {
+        match self.0.taps.as_ref().and_then(|taps| taps.space.as_ref()) {
+            Some((size, free)) => {
+                let free = free.load(Ordering::Relaxed);
+                Mount {
+                    free_bytes: free,
+                    usable_bytes: free,
+                    size_bytes: *size,
+                    ..real
+                }
+            }
+            None => real,
         }
     }
 

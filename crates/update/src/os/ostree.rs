@@ -27,6 +27,7 @@ mod package_update;
 mod read_only_mounts;
 mod repository_images;
 mod signature_source;
+mod space_reserve;
 mod staged;
 mod staging;
 mod state;
