@@ -266,6 +266,33 @@ async fn packages_that_were_there_before_an_extension_stay() {
     assert_eq!(host.packages().requested, names(&["usbguard"]));
 }
 
+/// machinist has removed the package before, and the fallback deployment still has it.
+#[tokio::test]
+async fn a_package_that_an_administrator_installs_after_its_extension_has_gone_stays() {
+    let host = RpmOstreeHost::new();
+    let usbguard = with_packages(KernelType::Default, &["usbguard"]);
+    let none = with_packages(KernelType::Default, &[]);
+    // The packages of a trial, of the running deployment and of an earlier config remain machinist's.
+    let agent = host.agent();
+    agent.fetch(&usbguard, STEP_TIMEOUT).await.unwrap();
+    let staged = agent.stage(&usbguard, STEP_TIMEOUT).await.unwrap().unwrap();
+    agent.clean_up().await.unwrap();
+    host.enter(&staged).await;
+    for wanted in [&none, &usbguard, &none] {
+        host.agent().clean_up().await.unwrap();
+        host.run_on(wanted).await;
+    }
+    assert_eq!(host.packages(), Packages::default());
+    host.agent().clean_up().await.unwrap();
+    host.add_packages("[packages]\nrequested=usbguard;\n");
+    let later = DesiredDeployment {
+        packages: none.packages,
+        ..super::contract::wanted("nosmt", "")
+    };
+    host.run_on(&later).await;
+    assert_eq!(host.packages().requested, names(&["usbguard"]));
+}
+
 #[tokio::test]
 async fn packages_come_from_the_image_of_extensions_and_leave_no_repository() {
     let host = RpmOstreeHost::new();

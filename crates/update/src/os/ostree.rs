@@ -332,6 +332,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         stopped.map_err(|error| at(OstreeError::Stop(error)))?;
         package_repository::remove_all(&self.root).map_err(|error| at(error.into()))?;
         self.try_remove_reference().await;
+        self.try_prune_own();
         self.remove_unneeded_menu_link_name().await.map_err(at)?;
         self.remove_images(None).await.map_err(at)
     }

@@ -167,6 +167,37 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         Ok(record_packages(&self.root, &own)?)
     }
 
+    /// Removes packages that the running deployment does not have from the list of machinist's, so that those which an
+    /// administrator installs later stay.
+    pub(super) fn try_prune_own(&self) {
+        if let Err(error) = self.prune_own() {
+            tracing::warn!(
+                "the list of machinist's packages is not pruned: {}",
+                chain(&error)
+            );
+        }
+    }
+
+    fn prune_own(&self) -> Result<(), OstreeError> {
+        let mut own = own_packages(&self.root)?;
+        if own.is_empty() {
+            return Ok(());
+        }
+        let state = OstreeState::read(&self.root)?;
+        // A trial may still be booted, and the next boot leaves a deployment that was selected for one boot.
+        if state.deployments().staged.is_some() || state.booted != state.selected {
+            return Ok(());
+        }
+        let booted = state.packages_of(&state.booted().id);
+        let there: PackageNames = booted.recorded().collect();
+        let before = own.len();
+        own.retain(|name| there.contains(name));
+        match own.len() == before {
+            true => Ok(()),
+            false => Ok(record_packages(&self.root, &own)?),
+        }
+    }
+
     /// Lets rpm-ostree make the commit of a deployment, and returns the deployment with the file of its origin; `None` if
     /// nothing differs from the running one.
     pub(super) async fn prepare_packages(
