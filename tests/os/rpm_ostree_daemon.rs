@@ -54,7 +54,11 @@ impl Packages {
         self.requested.extend(change.install.iter().cloned());
         self.requested
             .retain(|name| !change.uninstall.contains(name));
-        self.removed.extend(change.remove.iter().cloned());
+        for name in &change.remove {
+            if !self.removed.insert(name.clone()) {
+                return Err(format!("Override already exists for package '{name}'"));
+            }
+        }
         for name in &change.restore {
             if !self.removed.remove(name) {
                 return Err(format!("No overrides for package '{name}'"));
@@ -106,7 +110,14 @@ impl RpmOstreeDaemon {
             registry.run(&files.directory, &pull)?;
         }
         match kind {
-            TransactionKind::Download => Ok(()),
+            TransactionKind::Download => {
+                // It is computed from the next deployment, which is the staged one if there is one.
+                let next = files
+                    .staged()
+                    .map_or_else(|| files.booted(), |(name, _)| name);
+                let origin = files.read(&format!("ostree/deploy/debian/deploy/{next}.origin"));
+                Packages::of_origin(&origin).change(change)
+            }
             TransactionKind::Stage => self.stage(files, change),
         }
     }

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use machinist_base::reason::Reason;
 use machinist_plan::{ImageRef, KernelType, OsPackages};
 use machinist_update::os::{
-    DeploymentId, DesiredDeployment, OsProvider as _, OstreeProvider, ProviderStep, TransactionKind,
+    DeploymentId, DesiredDeployment, OsError, OsProvider as _, OstreeProvider, ProviderStep,
+    TransactionKind,
 };
 
 use super::{
@@ -228,6 +229,25 @@ async fn a_kernel_type_is_exchanged_for_another_one_in_one_boot() {
     assert_eq!(transactions, 6, "a download and a deployment for each");
     host.run_on(&with_packages(KernelType::Default, &[])).await;
     assert_eq!(host.packages(), before);
+}
+
+/// The first config has not been booted when the second one arrives, which needs the same kernel.
+#[tokio::test]
+async fn packages_are_downloaded_while_another_deployment_waits_for_its_boot() {
+    let host = RpmOstreeHost::new();
+    let agent = host.agent();
+    let first = with_packages(KernelType::Realtime, &[]);
+    agent.fetch(&first, STEP_TIMEOUT).await.unwrap();
+    let staged = agent.stage(&first, STEP_TIMEOUT).await.unwrap().unwrap();
+    let second = with_packages(KernelType::Realtime, &["usbguard"]);
+    agent.fetch(&second, STEP_TIMEOUT).await.unwrap();
+    // If the config changes back, it is staged again.
+    let missing = agent.unlock(&staged).await.unwrap_err();
+    assert!(matches!(missing, OsError::DeploymentMissing { .. }));
+    host.run_on(&second).await;
+    assert!(host.packages().requested.contains("usbguard"));
+    let booted = agent.observe().await.unwrap().booted;
+    assert_eq!(booted.kernel_type, KernelType::Realtime);
 }
 
 #[tokio::test]

@@ -181,7 +181,8 @@ pub trait OsProvider: Send + Sync + 'static {
     }
 
     /// Downloads the image and the packages of a deployment to the host, so that staging needs no network. The update
-    /// fetches before it drains the node. Images that were fetched earlier and that no deployment has are removed.
+    /// fetches before it drains the node. Images that were fetched earlier and that no deployment has are removed, and so may
+    /// be a staged deployment that differs.
     async fn fetch(
         &self,
         wanted: &DesiredDeployment,

@@ -98,6 +98,11 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let Some(update) = self.package_update(wanted).map_err(at)? else {
             return Ok(());
         };
+        // rpm-ostree would change the packages of the trial of an earlier config instead of the running deployment's.
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        if state.deployments().staged.is_some() {
+            self.remove_trial(&state).await.map_err(at)?;
+        }
         let downloaded = self.transact(&update, TransactionKind::Download, limit);
         match downloaded.await {
             Err(OstreeError::Layering {
