@@ -32,6 +32,7 @@ mod power_cuts;
 mod read_only_scripts;
 pub(crate) mod rpm_ostree_daemon;
 mod rpm_ostree_host;
+mod systemd_boot_default;
 mod systemd_boot_host;
 pub(crate) mod systemd_boot_machine;
 mod unshare_program;

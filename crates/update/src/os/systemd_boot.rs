@@ -160,6 +160,7 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
         if there.is_none_or(|there| there.deployment.id != *staged) {
             return Err(missing(ProviderStep::Unlock, staged));
         }
+        state.check_preferred().map_err(at)?;
         if let Some(requested) = state.one_shot_of_others() {
             tracing::warn!(
                 "the next boot enters {staged} and not {requested}, which was selected by bootctl set-oneshot"
@@ -181,6 +182,7 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
         if now.id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
         }
+        state.check_preferred().map_err(at)?;
         if state.selected().id == now.id {
             // An earlier process may have ended before it removed the entry of the trial.
             return match state.staged_id().as_ref() == Some(booted) {

@@ -60,6 +60,11 @@ pub(super) fn one_shot(root: &Root) -> Option<String> {
     text(root, "LoaderEntryOneShot")
 }
 
+/// The entry that systemd-boot 260 and later enter before the default one.
+pub(super) fn preferred(root: &Root) -> Option<String> {
+    text(root, "LoaderEntryPreferred")
+}
+
 /// The variables that select an entry.
 pub(super) fn loader_variables(root: &Root) -> LoaderVariables {
     LoaderVariables {

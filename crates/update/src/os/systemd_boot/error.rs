@@ -25,6 +25,11 @@ pub(super) enum SystemdBootError {
     },
     #[error("the boot loader would enter {found} instead of {wanted}")]
     OtherEntry { found: String, wanted: String },
+    #[error(
+        "systemd-boot 260 and later enter {0} before the default entry (preferred in loader.conf, or bootctl \
+         set-preferred)"
+    )]
+    Preferred(String),
     #[error("the arguments of the boot do not begin with those of the entry {0}")]
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]

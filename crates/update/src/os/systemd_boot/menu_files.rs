@@ -43,11 +43,11 @@ fn path(text: String) -> Option<AbsPath> {
 }
 
 impl MenuFiles {
-    /// The last `timeout` of `loader.conf`.
-    pub(super) fn timeout(&self) -> Option<&str> {
+    /// The last value of a key in `loader.conf`.
+    pub(super) fn setting(&self, key: &str) -> Option<&str> {
         let lines = self.config.as_deref().unwrap_or_default().lines();
-        let mut timeouts = lines.filter_map(|line| line.trim().strip_prefix("timeout"));
-        let value = timeouts.rfind(|value| value.starts_with([' ', '\t']))?;
+        let mut values = lines.filter_map(|line| line.trim().strip_prefix(key));
+        let value = values.rfind(|value| value.starts_with([' ', '\t']))?;
         Some(value.trim())
     }
 

@@ -73,6 +73,7 @@ impl NewEntry {
         if arguments == state.booted().kernel_arguments {
             return Ok(None);
         }
+        state.check_preferred()?;
         state.own_arguments(&arguments)?;
         let id = id_of(&arguments);
         let all = with_trial(&arguments, &id);

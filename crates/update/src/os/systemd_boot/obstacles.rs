@@ -37,7 +37,7 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
 /// Whether the menu is shown until a key is pressed. The EFI variable goes before `loader.conf`.
 fn waits_for_key(root: &Root) -> bool {
     let files = MenuFiles::read(root).ok();
-    let timeout = timeout(root).or_else(|| files?.timeout().map(str::to_owned));
+    let timeout = timeout(root).or_else(|| files?.setting("timeout").map(str::to_owned));
     timeout.is_some_and(|timeout| timeout == "menu-force")
 }
 

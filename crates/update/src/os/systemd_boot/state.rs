@@ -1,7 +1,11 @@
 //! Reads the deployments from the files and variables of systemd-boot.
 
 pub(super) use super::menu_files::TRIAL_FILE;
-use super::{efi_variables::loader_variables, error::SystemdBootError, menu_files::MenuFiles};
+use super::{
+    efi_variables::{loader_variables, preferred},
+    error::SystemdBootError,
+    menu_files::MenuFiles,
+};
 use crate::os::{
     Deployment, DeploymentId, MAX_COMMAND_LINE_BYTES, StagedDeployment,
     boot_entry::kept_file,
@@ -29,6 +33,8 @@ const ARCHITECTURE: &str = if cfg!(target_arch = "x86_64") {
 pub(super) struct SystemdBootState {
     pub(super) files: MenuFiles,
     variables: LoaderVariables,
+    /// The pattern of an entry that the loader may enter before the default one, which the simulation does not do.
+    preferred: Option<String>,
     /// The entry of boots without a request.
     pub(super) default: MenuEntry,
     booted: KernelCommandLine,
@@ -54,7 +60,9 @@ impl SystemdBootState {
             // The entry of a kernel that was installed without the arguments of machinist.
             (written.of_host_alone(&all), all.clone())
         });
+        let in_config = || files.setting("preferred").map(str::to_owned);
         Ok(Self {
+            preferred: preferred(root).or_else(in_config),
             files,
             variables,
             default,
@@ -95,6 +103,14 @@ impl SystemdBootState {
             false => Err(SystemdBootError::ForeignArguments(
                 self.default.file.clone(),
             )),
+        }
+    }
+
+    /// Fails if an entry is preferred: later boots would not enter that of a kept deployment.
+    pub(super) fn check_preferred(&self) -> Result<(), SystemdBootError> {
+        match &self.preferred {
+            None => Ok(()),
+            Some(pattern) => Err(SystemdBootError::Preferred(pattern.clone())),
         }
     }
 
