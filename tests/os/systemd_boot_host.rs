@@ -101,7 +101,9 @@ impl CuttableHost for SystemdBootHost {
         let mut entries = self.entries();
         // The loader ignores a hidden file, which the next step replaces.
         entries.retain(|name| !name.starts_with('.'));
+        // The one of the host, and the kept one: its arguments are not those of the host.
         assert_eq!(entries.len(), 2, "{case}: {entries:?}");
+        assert!(entries[1].starts_with("machinist-"), "{case}: {entries:?}");
         let cmdline = self.read("etc/kernel/cmdline");
         assert_eq!(cmdline.trim(), format!("{BEFORE} {own}").trim(), "{case}");
     }

@@ -161,6 +161,7 @@ impl SystemdBootMachine {
         let directory = self.path(&format!("efi/1234/{version}"));
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("linux"), version).unwrap();
+        fs::write(directory.join(format!("initrd.img-{version}")), version).unwrap();
         let entry = format!("efi/loader/entries/1234-{version}.conf");
         fs::write(self.path(&entry), text).unwrap();
     }

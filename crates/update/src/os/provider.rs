@@ -202,8 +202,8 @@ pub trait OsProvider: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Removes images that were fetched and that no deployment has, replaces a boot entry whose kernel was removed, and
-    /// forgets packages that were removed. No update is open.
+    /// Removes images that were fetched and that no deployment has, and a boot entry without arguments of machinist;
+    /// replaces a boot entry whose kernel was removed, and forgets packages that were removed. No update is open.
     async fn clean_up(&self) -> Result<(), OsError> {
         Ok(())
     }

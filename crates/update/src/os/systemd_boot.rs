@@ -3,8 +3,9 @@
 //! A deployment is staged as a menu entry that sorts last, and unlocked by the EFI variable `LoaderEntryOneShot`, which
 //! systemd-boot clears before it starts the entry. Boot counters (`+1` in the name of an entry) are not used, because
 //! systemd-bless-boot.service makes such an entry permanent before the boot is judged. A deployment is kept by a menu
-//! entry that sorts before the present default. Entries of the host, `loader.conf` and kernels are never changed: the EFI
-//! system partition has no journal.
+//! entry that sorts before the present default, and so hides the host's own entry of its kernel. Once it has no
+//! arguments of machinist, it is removed if the host's own entry boots the same. Entries of the host, `loader.conf` and
+//! kernels are never changed: the EFI system partition has no journal.
 
 mod efi_variables;
 mod error;
@@ -208,7 +209,12 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
             return Ok(());
         }
         let removed = kernel_cmdline::remove_created(&self.root, &state.kept, &state.host);
-        removed.map_err(|error| at(error.into()))
+        removed.map_err(|error| at(error.into()))?;
+        if let Some(file) = state.unneeded_entry() {
+            state.files.remove(&self.root, &file).map_err(at)?;
+            tracing::info!("removed the boot entry {file}, which has no arguments of a config");
+        }
+        Ok(())
     }
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {

@@ -110,11 +110,12 @@ impl MenuFiles {
         let newest = self.newest_kept();
         let older = self.kept_numbers().filter(|number| Some(*number) != newest);
         let names = older.map(kept_file).chain([TRIAL_FILE.to_owned()]);
-        let there = names.filter_map(|name| {
-            let entry = self.entries.get(&name)?;
-            path(format!("{}/loader/entries/{name}", entry.top))
-        });
-        there.collect()
+        names.filter_map(|name| self.path_of(&name)).collect()
+    }
+
+    fn path_of(&self, file: &str) -> Option<AbsPath> {
+        let entry = self.entries.get(file)?;
+        path(format!("{}/loader/entries/{file}", entry.top))
     }
 
     /// The files with this entry.
@@ -127,6 +128,20 @@ impl MenuFiles {
                 .insert(file.to_owned(), EntryFile { top, text });
         }
         files
+    }
+
+    /// The files without this entry.
+    pub(super) fn without(&self, file: &str) -> Self {
+        let mut files = self.clone();
+        files.entries.remove(file);
+        files
+    }
+
+    /// Removes an entry durably, which changes one directory.
+    pub(super) fn remove(&self, root: &Root, file: &str) -> Result<(), SystemdBootError> {
+        let at = self.path_of(file).ok_or(SystemdBootError::NoEntry)?;
+        root.remove_file(&at)?;
+        Ok(root.sync_point(&at)?.sync()?)
     }
 
     /// Writes an entry durably.
@@ -143,6 +158,22 @@ impl MenuFiles {
             .map_err(|_| SystemdBootError::NoEntry)?;
         root.replace(&at, text.as_bytes(), 0o600)?;
         Ok(root.sync_point(&directory)?.sync()?)
+    }
+
+    /// Whether the kernel and the initial RAM disks of an entry exist.
+    pub(super) fn is_complete(&self, entry: &MenuEntry) -> bool {
+        let mut initrds = entry.initrds.iter();
+        self.has_kernel(entry) && initrds.all(|initrd| self.has_file(entry, initrd))
+    }
+
+    /// Whether a file that an entry names exists in its file system.
+    fn has_file(&self, entry: &MenuEntry, file: &str) -> bool {
+        let top = self.entries.get(&entry.file).map(|entry| &entry.top);
+        let at = top.and_then(|top| {
+            let file = file.replace('\\', "/");
+            path(format!("{top}/{}", file.trim_start_matches('/')))
+        });
+        at.is_some_and(|at| matches!(self.root.stat(&at), Ok(Some(_))))
     }
 
     /// Whether there is a unified kernel image, which systemd-boot adds to the menu.
@@ -179,12 +210,7 @@ impl LoaderFiles for MenuFiles {
     }
 
     fn has_kernel(&self, entry: &MenuEntry) -> bool {
-        let top = self.entries.get(&entry.file).map(|entry| &entry.top);
         let kernel = entry.kernel.as_ref();
-        let at = top.zip(kernel).and_then(|(top, kernel)| {
-            let kernel = kernel.replace('\\', "/");
-            path(format!("{top}/{}", kernel.trim_start_matches('/')))
-        });
-        at.is_some_and(|at| matches!(self.root.stat(&at), Ok(Some(_))))
+        kernel.is_some_and(|kernel| self.has_file(entry, kernel))
     }
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::os::{
     Deployment, DeploymentId, MAX_COMMAND_LINE_BYTES, StagedDeployment,
-    boot_entry::kept_file,
+    boot_entry::{kept_file, kept_number},
     kept_arguments::{KeptArguments, joined},
     trial_arguments::{id_of, without_trial},
 };
@@ -154,6 +154,25 @@ impl SystemdBootState {
             ..self.variables.clone()
         };
         next_of(files, &variables)
+    }
+
+    /// The entry of the kept deployment, if it has no arguments of machinist, and boots without it would enter an entry
+    /// of the host with the same kernel and the same arguments, which the running kernel has as well.
+    pub(super) fn unneeded_entry(&self) -> Option<String> {
+        let file = kept_file(self.files.newest_kept()?);
+        let kept = KeptArguments::parse(self.files.text(&file)?);
+        let files = self.files.without(&file);
+        let next = self.default_with(&files)?;
+        let is_running =
+            |entry: &MenuEntry| KernelCommandLine::parse(&entry.options) == self.booted;
+        let is_same = next.kernel == self.default.kernel
+            && [&self.default, &next].into_iter().all(is_running);
+        let is_unneeded = kept.current.iter().next().is_none()
+            && self.check_preferred().is_ok()
+            && kept_number(&next.file).is_none()
+            && is_same
+            && files.is_complete(&next);
+        is_unneeded.then_some(file)
     }
 
     /// The entry of boots without a request, with other files.
