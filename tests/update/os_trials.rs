@@ -271,7 +271,14 @@ async fn the_deployment_is_locked_while_the_reboot_is_inhibited() {
     agent
         .until("the inhibitor", |report| report.failure.is_some())
         .await;
-    assert_eq!(host.next_entry(), None);
+    // The failure is reported first.
+    let locked = async {
+        while host.next_entry().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let locked = tokio::time::timeout(Duration::from_secs(60), locked).await;
+    locked.unwrap();
     agent.stop().await;
     host.boot();
     assert_eq!(host.grub.running(), BEFORE);
