@@ -267,8 +267,8 @@ impl Files {
             .write(true)
             .open(self.path("ostree/lock"));
         let whole_file = flock {
-            l_type: F_WRLCK as _,
-            l_whence: SEEK_SET as _,
+            l_type: F_WRLCK.try_into().unwrap(),
+            l_whence: SEEK_SET.try_into().unwrap(),
             l_start: 0,
             l_len: 0,
             l_pid: 0,

@@ -397,7 +397,7 @@ async fn the_download_of_an_image_leaves_a_reserve_of_space() {
         (14, 14, "14336 MiB are free", 0),
         // The reserve and less than the layers need.
         (16, 16, "the layers of the image need 1144 MiB", 10),
-        // The registry sends more than it has said.
+        // The registry sends more than it has announced.
         (50, 14, "less than the reserve of 15360 MiB (15 %)", 70),
     ] {
         let (error, seconds) = fetch_with_space(&host, free, later).await;

@@ -1,4 +1,4 @@
-//! The entry that systemd-boot enters without a request, where others have a say in it.
+//! The entry that systemd-boot enters without a request, where other settings may select it.
 
 use std::fs;
 

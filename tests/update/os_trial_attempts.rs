@@ -1,14 +1,19 @@
 //! The attempts of a trial: which boots count, and that each one but the first is unlocked again.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use machinist_base::reason::Reason;
+use machinist_rootfs::{FsOp, Root};
 use machinist_testkit::sandbox::{Written, config};
 use machinist_update::{
     journal::{OsTrialState, Outcome},
     phase::Phase,
-    reconciler::{RebootPolicy, ReconcilerOptions},
-    store::StateStore,
+    reconciler::{RebootPolicy, ReconcilerOptions, UpdateReport},
+    store::{self, StateStore},
 };
 
 use crate::{
@@ -233,4 +238,38 @@ async fn a_deployment_that_was_unlocked_without_a_record_is_locked_at_the_start(
         .await;
     agent.stop().await;
     assert_eq!(host.next_entry(), None);
+}
+
+/// A power cut between the record and the lock must not count as a failed boot of the deployment.
+#[tokio::test(start_paused = true)]
+async fn the_journal_records_a_lock_before_the_boot_loader_has_it() {
+    let host = Host::new();
+    host.script
+        .fails("reboot Logind", Reason::RebootInhibited, true);
+    let directory = host.sandbox.path("/");
+    let states = Arc::new(Mutex::new(Vec::new()));
+    let hook = {
+        let (states, directory) = (Arc::clone(&states), directory.clone());
+        move |op: &FsOp| {
+            let block = fs::read_to_string(directory.join("boot/grub/grubenv"));
+            let is_unlocked = block.is_ok_and(|block| block.contains("next_entry=machinist-"));
+            if is_unlocked && op.path.as_str() == "/boot/grub/grubenv.machinist" {
+                let journal = store::peek(&Root::open(&directory).unwrap()).unwrap();
+                states.lock().unwrap().push(journal.os_trial.unwrap().state);
+            }
+            None
+        }
+    };
+    let root = Root::open(&directory).unwrap().with_fault(Arc::new(hook));
+    let one = with_arguments("one", &["nosmt"]);
+    let how = (one.desired(), options(RebootPolicy::Auto));
+    let provider = host.grub.agent_on(root);
+    let mut agent = Driver::on_os(&host.sandbox.root(), &host.script, provider, how);
+    let is_inhibited = |report: &UpdateReport| report.failure.is_some();
+    agent.until("the inhibitor", is_inhibited).await;
+    agent.stop().await;
+    let states = states.lock().unwrap();
+    assert!(!states.is_empty());
+    let is_staged = |state: &OsTrialState| *state == OsTrialState::Staged;
+    assert!(states.iter().all(is_staged), "{states:?}");
 }

@@ -1,24 +1,21 @@
 //! Updates that change kernel arguments, on a machine with GRUB: real files, a simulated boot loader.
 
 use std::{
-    fs,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use machinist_base::reason::Reason;
 use machinist_plan::{HostKind, OsCapabilities};
-use machinist_rootfs::{FsOp, Root};
 use machinist_testkit::{
     sandbox::{Quiet, Sandbox, Written, conduct, config},
     scripted_services::Script,
 };
 use machinist_update::{
-    journal::{OsTrialState, Outcome},
+    journal::Outcome,
     os::ProviderStep,
     phase::Phase,
-    reconciler::{RebootPolicy, Reconciler, ReconcilerOptions, UpdateReport},
-    store,
+    reconciler::{RebootPolicy, Reconciler, ReconcilerOptions},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -285,40 +282,6 @@ async fn the_deployment_is_locked_while_the_reboot_is_inhibited() {
     host.script.stop_failing("reboot Logind");
     host.applied(&one).await;
     assert_eq!(host.grub.running(), format!("{BEFORE} nosmt"));
-}
-
-/// A power cut between the record and the lock must not count as a failed boot of the deployment.
-#[tokio::test(start_paused = true)]
-async fn the_journal_records_a_lock_before_the_boot_loader_has_it() {
-    let host = Host::new();
-    host.script
-        .fails("reboot Logind", Reason::RebootInhibited, true);
-    let directory = host.sandbox.path("/");
-    let states = Arc::new(Mutex::new(Vec::new()));
-    let hook = {
-        let (states, directory) = (Arc::clone(&states), directory.clone());
-        move |op: &FsOp| {
-            let block = fs::read_to_string(directory.join("boot/grub/grubenv"));
-            let is_unlocked = block.is_ok_and(|block| block.contains("next_entry=machinist-"));
-            if is_unlocked && op.path.as_str() == "/boot/grub/grubenv.machinist" {
-                let journal = store::peek(&Root::open(&directory).unwrap()).unwrap();
-                states.lock().unwrap().push(journal.os_trial.unwrap().state);
-            }
-            None
-        }
-    };
-    let root = Root::open(&directory).unwrap().with_fault(Arc::new(hook));
-    let one = with_arguments("one", &["nosmt"]);
-    let how = (one.desired(), options(RebootPolicy::Auto));
-    let provider = host.grub.agent_on(root);
-    let mut agent = Driver::on_os(&host.sandbox.root(), &host.script, provider, how);
-    let is_inhibited = |report: &UpdateReport| report.failure.is_some();
-    agent.until("the inhibitor", is_inhibited).await;
-    agent.stop().await;
-    let states = states.lock().unwrap();
-    assert!(!states.is_empty());
-    let is_staged = |state: &OsTrialState| *state == OsTrialState::Staged;
-    assert!(states.iter().all(is_staged), "{states:?}");
 }
 
 #[tokio::test]

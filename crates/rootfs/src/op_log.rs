@@ -155,7 +155,7 @@ impl Root {
         self.with_taps(|taps| taps.mounts = tops)
     }
 
-    /// This root, whose file systems have this size and so much free space in [`Root::mount`], in bytes.
+    /// This root, whose file systems have this size and this free space in [`Root::mount`], in bytes.
     pub fn with_simulated_space(self, size: u64, free: Arc<AtomicU64>) -> Self {
         self.with_taps(|taps| taps.space = Some((size, free)))
     }

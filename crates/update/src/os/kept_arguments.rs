@@ -108,7 +108,7 @@ impl KeptArguments {
             .iter()
             .find(|kept| joined(&kept.host, &kept.current) == *all)
             .map(|kept| (kept.clone(), kept.host.clone()));
-        // The host's own arguments may have changed since. Any arguments end with none of machinist's, which says nothing
+        // The host's own arguments may have changed since. Any arguments end with none of machinist's, which proves nothing
         // about an earlier keep.
         let is_empty = |kept: &Self| kept.current.iter().next().is_none();
         let changed = || {

@@ -61,8 +61,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.write_run_file(LAYERS_BEFORE, &stored_layers(&self.root).to_string())
     }
 
-    /// The bytes of the layers that the running download needs, as the registry has them; `None` until the program has said
-    /// so.
+    /// The bytes of the layers that the running download needs, as the registry has them; `None` until the program has
+    /// printed it.
     pub(super) fn needed_bytes(&self) -> Option<u64> {
         let (_, size) = needed(&text(&self.root, OUTPUT_FILE))?;
         bytes_of(&size)

@@ -68,7 +68,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
     }
 
-    /// Waits until the running download needs the reserve: the registry may have more than it said.
+    /// Waits until the running download needs the reserve: the registry may send more than it announced.
     pub(super) async fn until_reserve_is_needed(&self, before: Option<Space>) -> SpaceError {
         let mut interval = tokio::time::interval(CHECK_INTERVAL);
         loop {
