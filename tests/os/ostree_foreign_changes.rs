@@ -173,6 +173,18 @@ async fn a_deployment_with_the_arguments_of_a_staged_trial_is_removed() {
     }
 }
 
+/// A trial that is not healthy is to be booted once more.
+#[tokio::test]
+async fn a_copy_of_a_running_trial_is_removed_before_the_trial_is_unlocked() {
+    let (host, id) = in_trial().await;
+    stage_foreign(&host, &host.menu()[0].1);
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    let observed = host.agent().observe().await.unwrap();
+    assert_eq!(observed.booted.id, id);
+}
+
 #[tokio::test]
 async fn a_failed_staging_leaves_nothing() {
     let host = OstreeHost::new();

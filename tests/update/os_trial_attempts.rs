@@ -1,8 +1,11 @@
 //! The attempts of a trial: which boots count, and that each one but the first is unlocked again.
 
 use std::{
-    fs,
-    sync::{Arc, Mutex},
+    fs, io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -272,4 +275,36 @@ async fn the_journal_records_a_lock_before_the_boot_loader_has_it() {
     assert!(!states.is_empty());
     let is_staged = |state: &OsTrialState| *state == OsTrialState::Staged;
     assert!(states.iter().all(is_staged), "{states:?}");
+}
+
+/// The disk becomes read-only for the journal after the boot loader has got the request.
+#[tokio::test(start_paused = true)]
+async fn a_trial_is_locked_again_if_the_journal_cannot_be_written() {
+    let host = Host::new();
+    let has_failed = Arc::new(AtomicBool::new(false));
+    let hook = {
+        let (directory, has_failed) = (host.sandbox.path("/"), Arc::clone(&has_failed));
+        move |op: &FsOp| {
+            let block = fs::read_to_string(directory.join("boot/grub/grubenv"));
+            let is_unlocked = block.is_ok_and(|block| block.contains("next_entry=machinist-"));
+            let is_state = op.path.as_str().starts_with("/var/lib/machinist");
+            let fails = is_unlocked && is_state;
+            has_failed.fetch_or(fails, Ordering::Relaxed);
+            fails.then(|| io::ErrorKind::ReadOnlyFilesystem.into())
+        }
+    };
+    let root = host.sandbox.root().with_fault(Arc::new(hook));
+    let how = (
+        with_arguments("one", &["nosmt"]).desired(),
+        options(RebootPolicy::Auto),
+    );
+    let agent = Driver::on_os(&root, &host.script, host.grub.agent(), how);
+    let locked = async {
+        while !has_failed.load(Ordering::Relaxed) || host.next_entry().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let locked = tokio::time::timeout(Duration::from_secs(60), locked).await;
+    locked.unwrap();
+    agent.stop().await;
 }

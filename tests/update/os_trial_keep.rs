@@ -172,6 +172,53 @@ async fn a_keep_that_waits_too_long_is_rolled_back() {
     is_rolled_back(host, agent, Reason::OSStepFailed).await;
 }
 
+/// The distribution writes grub.cfg for the new kernel with another argument of its own, so that the trial differs from
+/// what would be kept. Its grub-mkconfig has read the file of the kept arguments, or has begun before that was there.
+#[tokio::test(start_paused = true)]
+async fn a_rollback_also_takes_arguments_from_a_grub_cfg_of_the_distribution() {
+    for has_read_file in [true, false] {
+        let mut host = Host::new();
+        let former = host.grub.read(KEPT);
+        host.until_reboot(&arguments_and_file()).await;
+        host.boot();
+        host.grub.unpack_kernel();
+        let agent = host.agent(&arguments_and_file());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let written = host.grub.read(KEPT);
+        assert!(written.contains("nosmt"));
+        let crash_kernel =
+            "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT crashkernel=1G\"\n";
+        host.sandbox
+            .write("/etc/default/grub.d/kdump.cfg", crash_kernel);
+        if !has_read_file {
+            host.sandbox.write(&format!("/{KEPT}"), &former);
+        }
+        host.grub.install_kernel();
+        if !has_read_file {
+            host.sandbox.write(&format!("/{KEPT}"), &written);
+        }
+        host.script.until_asked_times("reboot Logind", 2).await;
+        agent.stop().await;
+        assert!(!host.grub.read(KEPT).contains("nosmt"), "{has_read_file}");
+        host.boot();
+        let before = BEFORE.replace("tty0", "tty0 crashkernel=1G");
+        assert_eq!(host.grub.running(), before, "{has_read_file}");
+        let mut agent = host.agent(&arguments_and_file());
+        let report = agent.until_failed().await;
+        assert_eq!(report.updates[0].outcome, Outcome::RolledBack);
+        agent.stop().await;
+        assert_eq!(host.grub.read("boot/grub/custom.cfg"), CUSTOM);
+        // The next config can be applied.
+        let two = with_arguments("two", &["a=1"]);
+        host.until_reboot(&two).await;
+        host.boot();
+        host.agent(&two).until_on(&two).await;
+        mkconfig(&host.sandbox.path("/"), "/boot/grub/grub.cfg");
+        host.boot();
+        assert_eq!(host.grub.running(), format!("{before} a=1"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_agent_can_be_stopped_while_a_keep_waits() {
     let (host, agent) = host_with_busy_keep().await;

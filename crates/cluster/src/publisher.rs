@@ -144,16 +144,12 @@ fn send<T: PartialEq>(to: &watch::Sender<T>, said: T) {
 /// rolled back config is not a failure.
 pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let refused = report.refused.first().map(|refusal| refusal.reason);
-    let failed = report.failure.as_ref().map(|failure| failure.code);
-    // While a boot is being verified, an unhealthy machine is not a failure yet: it either
-    // recovers, or the config is rolled back.
-    let judged = report.is_boot_judged();
-    let no_failure = |code: &Reason| match code {
-        Reason::Withdrawn => true,
-        Reason::HealthRegressed => judged,
-        _ => false,
-    };
-    refused.or(failed).filter(|code| !no_failure(code))
+    // While a boot is being verified, an unhealthy machine or a boot loader that another program changes is not a failure
+    // yet: the machine either recovers, or the config is rolled back.
+    let failure = report.failure.as_ref();
+    let failure = failure.filter(|failure| !(failure.retryable && report.is_boot_judged()));
+    let failed = failure.map(|failure| failure.code);
+    refused.or(failed).filter(|code| *code != Reason::Withdrawn)
 }
 
 /// The node is cordoned for an update that this process does not work on yet: it has just started, and the guard may

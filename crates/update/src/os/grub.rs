@@ -135,10 +135,22 @@ impl<C: HostCommand> GrubProvider<C> {
     /// The state after an interrupted keep was undone, and an entry whose kernel was removed was replaced.
     async fn recovered_state(&self) -> Result<GrubState, GrubError> {
         let state = self.state_before_keep().await?;
-        if !state.is_interrupted || state.menu != MenuSource::GrubConfig {
-            return Ok(state);
+        let before = match &state.unfinished {
+            Some(before) => before,
+            None if state.is_interrupted && state.menu == MenuSource::GrubConfig => &state.kept,
+            None => return Ok(state),
+        };
+        match &state.host {
+            // The distribution's grub-mkconfig has read the file meanwhile, and written its arguments.
+            Some(host) if !state.is_interrupted => {
+                let before = KeptArguments {
+                    host: host.clone(),
+                    ..before.clone()
+                };
+                self.select_by_config(&state, &before).await?;
+            }
+            _ => self.replace(DEFAULT_FILE, &default_text(before)?, 0o644)?,
         }
-        self.replace(DEFAULT_FILE, &default_text(&state.kept)?, 0o644)?;
         GrubState::read(&self.root)
     }
 

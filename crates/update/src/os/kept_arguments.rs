@@ -71,7 +71,7 @@ impl KeptArguments {
     }
 
     /// What the file held before its last change.
-    fn before(&self) -> Option<Self> {
+    pub(super) fn before(&self) -> Option<Self> {
         Some(Self {
             host: self.host.clone(),
             current: self.previous.clone()?,
@@ -83,7 +83,7 @@ impl KeptArguments {
     /// As [`Self::in_config`]. Other programs may have appended arguments to those of machinist.
     pub(super) fn among(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {
         let is_known = |(kept, _): &(Self, KernelCommandLine)| kept.current == self.current;
-        let found = self.in_config(all);
+        let found = self.in_config(all, true);
         if found.as_ref().is_some_and(is_known) || self.current.iter().next().is_none() {
             return found;
         }
@@ -101,20 +101,25 @@ impl KeptArguments {
 
     /// The arguments that a boot has, which has all of these, and those of the host among them. They are the ones before
     /// the last change if the boot loader does not have the new ones yet. `None` if the boot has neither.
-    pub(super) fn in_config(&self, all: &KernelCommandLine) -> Option<(Self, KernelCommandLine)> {
+    ///
+    /// Any arguments end with none of machinist's, which is evidence only if a keep `may_be_unfinished`.
+    pub(super) fn in_config(
+        &self,
+        all: &KernelCommandLine,
+        may_be_unfinished: bool,
+    ) -> Option<(Self, KernelCommandLine)> {
         let candidates = [Some(self.clone()), self.before()];
         let candidates = candidates.into_iter().flatten().collect::<Vec<Self>>();
         let exact = candidates
             .iter()
             .find(|kept| joined(&kept.host, &kept.current) == *all)
             .map(|kept| (kept.clone(), kept.host.clone()));
-        // The host's own arguments may have changed since. Any arguments end with none of machinist's, which proves nothing
-        // about an earlier keep.
+        // The host's own arguments may have changed since.
         let is_empty = |kept: &Self| kept.current.iter().next().is_none();
         let changed = || {
             let mut known = candidates
                 .iter()
-                .filter(|kept| *kept == self || !is_empty(kept));
+                .filter(|kept| *kept == self || may_be_unfinished || !is_empty(kept));
             known.find_map(|kept| {
                 let mut host = all.clone();
                 for own in kept.current.iter().rev() {
@@ -158,16 +163,16 @@ mod tests {
             ("quiet nosmt crashkernel=1G", None),
             ("quiet splash", None),
         ] {
-            let found = first.in_config(&KernelCommandLine::parse(all));
+            let found = first.in_config(&KernelCommandLine::parse(all), false);
             let found = found.map(|(kept, _)| kept.current.to_string());
             assert_eq!(found.as_deref(), expected, "{all}");
         }
         let second = kept("quiet", "a=1", Some("nosmt"));
-        let found = second.in_config(&KernelCommandLine::parse("splash nosmt"));
+        let found = second.in_config(&KernelCommandLine::parse("splash nosmt"), false);
         assert_eq!(found.unwrap().0.current.to_string(), "nosmt");
         let none = kept("quiet", "", Some("nosmt"));
         let (found, host) = none
-            .in_config(&KernelCommandLine::parse("quiet splash"))
+            .in_config(&KernelCommandLine::parse("quiet splash"), false)
             .unwrap();
         assert_eq!((found, host.to_string()), (none, "quiet splash".to_owned()));
     }

@@ -256,7 +256,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Makes a deployment the first of the menu, without the arguments of a trial.
     async fn select(&self, state: &OstreeState, position: usize) -> Result<(), OstreeError> {
         // It would be the first one, whose arguments the command changes.
-        state.refuse_foreign_staged()?;
+        state.refuse_staged()?;
         if position != 0 {
             let position = position.to_string();
             self.admin("set-default", &[&position], OSTREE_TIMEOUT)
@@ -270,7 +270,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             // This command takes no lock itself, changes the first deployment, and removes what no deployment needs.
             let lock = self.lock_sysroot().await?;
             let present = OstreeState::read(&self.root)?;
-            present.refuse_foreign_staged()?;
+            present.refuse_staged()?;
             present.check_first(&entry.id, &entry.arguments)?;
             self.admin("instutil set-kargs", &words, OSTREE_TIMEOUT)
                 .await?;
@@ -354,6 +354,11 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         match state.own_staged() {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
             _ if state.is_trial_booted() && state.booted().id == *staged => {
+                if let Some(copy) = state.copy_of_trial() {
+                    self.remove_copy_of_trial(copy).await.map_err(at)?;
+                }
+                let state = OstreeState::read(&self.root).map_err(at)?;
+                state.refuse_staged().map_err(at)?;
                 state.refuse_foreign().map_err(at)?;
                 let unlocked = self.set_trial(TrialState::Unlocked).await;
                 unlocked.map_err(at)

@@ -2,7 +2,10 @@
 
 use machinist_base::error_chain::chain;
 
-use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
+use super::{
+    Reconciler, ReconcilerHooks, UpdateError,
+    os_trial::{MAX_ATTEMPTS, StepFailure},
+};
 use crate::{
     journal::{Direction, OsTrialState},
     os::{DeploymentId, DesiredDeployment, OsError, ProviderStep},
@@ -41,10 +44,20 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Discards what another program has staged from the failed deployment while the reboot that leaves it was waited for.
     async fn discard_again(&self) {
-        if let Some(provider) = self.os.clone()
-            && let Err(error) = self.run_responsive(provider.discard()).await
-        {
-            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+        let Some(provider) = self.os.clone() else {
+            return;
+        };
+        for _ in 0..MAX_ATTEMPTS {
+            match self.run_responsive(provider.discard()).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+                    // The provider has waited for the other program.
+                    if !matches!(error, OsError::Busy { .. }) {
+                        return;
+                    }
+                }
+            }
         }
     }
 
@@ -88,6 +101,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(());
         }
         let was_armed = state == Some(OsTrialState::Armed);
+        let mut saved = Ok(());
         if was_armed {
             // First, because a power cut between both must not count as a failed boot: a boot into a deployment that is
             // staged in this record is accepted.
@@ -95,7 +109,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 true => OsTrialState::Booted,
                 false => OsTrialState::Staged,
             });
-            self.save().await?;
+            saved = self.save().await;
         }
         if let Some(provider) = self.os.clone()
             && let Err(error) = self.run_responsive(provider.lock()).await
@@ -104,10 +118,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             tracing::error!(reason = %error.reason(), "{}", chain(&error));
             if was_armed {
                 self.set_trial_state(OsTrialState::Armed);
-                self.save().await?;
+                saved = saved.and(self.save().await);
             }
         }
-        Ok(())
+        saved
     }
 
     /// Locks the deployment that runs as a trial: no further boot enters it, also if an administrator changes the menu of

@@ -1,27 +1,38 @@
 //! Removes deployments that another program stages with the arguments of a trial while an update waits.
 
+use std::time::Duration;
+
 use machinist_base::error_chain::chain;
 use machinist_rootfs::Watch;
+use tokio::time::Instant;
 
-use super::{Reconciler, ReconcilerHooks};
+use super::{Reconciler, ReconcilerHooks, blocking::sleep_until};
 use crate::{os::OsProvider, service_port::Services};
+
+/// Delay until a removal that failed is repeated: another program may hold libostree's lock for minutes.
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// An inotify watch on the directory in which other programs stage deployments.
 #[derive(Debug, Default)]
 pub(super) struct StagingWatch {
     watch: Option<Watch>,
+    /// When a removal that failed is repeated.
+    retry: Option<Instant>,
 }
 
 impl StagingWatch {
-    /// Waits until something is staged or removed. Waits forever if nothing is watched.
+    /// Waits until something is staged or removed, or a removal is repeated. Waits forever if nothing is watched.
     ///
     /// Cancel-safe: what inotify has queued is read by the next call.
     pub(super) async fn changed(&mut self) {
         let Some(watch) = &mut self.watch else {
-            return std::future::pending().await;
+            return sleep_until(self.retry).await;
         };
-        if let Err(error) = watch.next().await {
-            tracing::debug!("{}", chain(&error));
+        tokio::select! {
+            changed = watch.next() => if let Err(error) = changed {
+                tracing::debug!("{}", chain(&error));
+            },
+            () = sleep_until(self.retry) => {}
         }
     }
 }
@@ -32,14 +43,15 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let Some(provider) = self.os.clone() else {
             return;
         };
+        self.staging = StagingWatch::default();
         if self.journal.os_trial.is_none() {
-            self.staging.watch = None;
             return;
         }
         // Before the look, so that it misses nothing.
         self.staging.watch = self.watch_staging(&*provider);
         if let Err(error) = self.run_responsive(provider.remove_copy()).await {
             tracing::warn!(reason = %error.reason(), "{}", chain(&error));
+            self.staging.retry = Some(Instant::now() + RETRY_DELAY);
         }
     }
 

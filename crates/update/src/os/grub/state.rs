@@ -70,6 +70,8 @@ pub(super) struct GrubState {
     pub(super) menu: MenuSource,
     /// The file of kept arguments is newer than what selects them: a keep was interrupted.
     pub(super) is_interrupted: bool,
+    /// What the file of kept arguments held before a keep that is not finished, where grub-mkconfig reads the file.
+    pub(super) unfinished: Option<KeptArguments>,
     /// GRUB would enter an entry with the arguments of a trial. `environment` selects the kept one instead.
     pub(super) is_diverted: bool,
     pub(super) host: Option<KernelCommandLine>,
@@ -100,8 +102,14 @@ impl GrubState {
         let (selected, is_diverted) = select(files, &mut environment, &newest)?;
         let written = newest.kept.clone();
         let all = without_trial(&selected.arguments()).0;
+        // A finished keep has removed the entry of the trial, whose arguments the file has.
+        let is_tried = staged_id(&custom)
+            .is_some_and(|id| id == id_of(&joined(&written.host, &written.current)));
+        let unfinished = written
+            .before()
+            .filter(|_| is_tried && menu == MenuSource::GrubConfig);
         let in_config = match menu {
-            MenuSource::GrubConfig => written.in_config(&all),
+            MenuSource::GrubConfig => written.in_config(&all, unfinished.is_some()),
             MenuSource::BlsConfig => written.among(&all),
         };
         let is_older = in_config
@@ -130,6 +138,7 @@ impl GrubState {
             selected,
             menu,
             is_interrupted,
+            unfinished,
             is_diverted,
             host,
             kept,

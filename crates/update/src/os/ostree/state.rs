@@ -216,8 +216,16 @@ impl OstreeState {
         }
     }
 
+    /// Refuses a step while anything is staged.
+    pub(super) fn refuse_staged(&self) -> Result<(), OstreeError> {
+        match &self.staged {
+            Some(staged) => Err(OstreeError::ForeignStaged(staged.id.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a step while another program has staged a deployment.
-    pub(super) fn refuse_foreign_staged(&self) -> Result<(), OstreeError> {
+    fn refuse_foreign_staged(&self) -> Result<(), OstreeError> {
         match self.foreign_staged() {
             Some(staged) => Err(OstreeError::ForeignStaged(staged.id.clone())),
             None => Ok(()),

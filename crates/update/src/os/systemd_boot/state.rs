@@ -56,7 +56,7 @@ impl SystemdBootState {
         let written = newest.and_then(|number| files.text(&kept_file(number)));
         let written = KeptArguments::parse(written.unwrap_or_default());
         let all = KernelCommandLine::parse(&default.options);
-        let (kept, host) = written.in_config(&all).unwrap_or_else(|| {
+        let (kept, host) = written.in_config(&all, true).unwrap_or_else(|| {
             // The entry of a kernel that was installed without the arguments of machinist.
             (written.of_host_alone(&all), all.clone())
         });
