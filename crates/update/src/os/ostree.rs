@@ -268,7 +268,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             let words = argument_words(&self.root, &arguments)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             // This command takes no lock itself, changes the first deployment, and removes what no deployment needs.
-            let lock = self.lock_sysroot().await?;
+            let lock = self.lock_sysroot()?;
             let present = OstreeState::read(&self.root)?;
             present.refuse_staged()?;
             present.check_first(&entry.id, &entry.arguments)?;
@@ -320,6 +320,15 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         Some(self.download_progress().await)
     }
 
+    async fn check_fetch(&self) -> Result<(), OsError> {
+        let Err(error) = self.check_reserve() else {
+            return Ok(());
+        };
+        self.cancel_fetch().await?;
+        self.try_remove_layers().await;
+        Err(self.no_space(error.into()))
+    }
+
     async fn cancel_fetch(&self) -> Result<(), OsError> {
         let stopped = self.stop_fetch().await.map_err(OstreeError::Stop);
         stopped.map_err(|error| error.at(ProviderStep::Fetch))
@@ -368,7 +377,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
     }
 
     fn staging_directory(&self) -> Option<AbsPath> {
-        AbsPath::new(staged::DIRECTORY).ok()
+        AbsPath::new(staged::STAGING_DIRECTORY).ok()
     }
 
     async fn remove_copy(&self) -> Result<(), OsError> {
@@ -377,7 +386,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         if !is_there(&OstreeState::read(&self.root).map_err(at)?) {
             return Ok(());
         }
-        match self.settled_state().await.map_err(at)?.copy_of_trial() {
+        match self.settled_state().map_err(at)?.copy_of_trial() {
             Some(staged) => self.remove_copy_of_trial(staged).await.map_err(at),
             None => Ok(()),
         }
@@ -391,7 +400,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn keep(&self, booted: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Keep);
-        let mut state = self.settled_state().await.map_err(at)?;
+        let mut state = self.settled_state().map_err(at)?;
         if state.booted().id != *booted {
             return Err(missing(ProviderStep::Keep, booted));
         }
@@ -409,7 +418,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn discard(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
-        let state = self.settled_state().await.map_err(at)?;
+        let state = self.settled_state().map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
         package_repository::select(&self.root, None).map_err(|error| at(error.into()))?;
         self.try_remove_images(None).await;
@@ -418,7 +427,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn roll_back(&self, to: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::RollBack);
-        let state = self.settled_state().await.map_err(at)?;
+        let state = self.settled_state().map_err(at)?;
         let is_next = state.entries[state.selected].id == *to;
         if !is_next && state.position(to).is_none() {
             return Err(missing(ProviderStep::RollBack, to));

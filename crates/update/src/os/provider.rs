@@ -197,6 +197,11 @@ pub trait OsProvider: Send + Sync + 'static {
         None
     }
 
+    /// Ends the download that runs if too little space is left, and returns the error.
+    async fn check_fetch(&self) -> Result<(), OsError> {
+        Ok(())
+    }
+
     /// Ends a download whose future was dropped.
     async fn cancel_fetch(&self) -> Result<(), OsError> {
         Ok(())

@@ -143,7 +143,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 }
                 // Safe to drop, all: ticks recur, and a probe stays pending.
                 _ = tick.tick() => self.hooks.record_beat(),
-                _ = progress.tick() => self.report_download(&*provider).await,
+                _ = progress.tick() => {
+                    self.report_download(&*provider).await;
+                    if let Err(error) = provider.check_fetch().await {
+                        return DownloadEnd::Failed(error.into());
+                    }
+                }
                 () = self.hooks.probe_requested() => self.hooks.record_beat(),
             }
         }

@@ -81,6 +81,24 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         is_booted && self.has_etc_per_deployment()
     }
 
+    /// Repeats a step for a while if another program is changing the host.
+    pub(super) async fn until_free<T, F: Future<Output = Result<T, OsError>>>(
+        &self,
+        step: impl Fn() -> F,
+    ) -> Result<T, OsError> {
+        for attempt in 1..MAX_ATTEMPTS {
+            match self.run_responsive(step()).await {
+                Err(error @ OsError::Busy { .. }) => {
+                    tracing::warn!(reason = %error.reason(), attempt, "{}", chain(&error));
+                    let delay = RETRY_DELAY * attempt;
+                    self.run_responsive(tokio::time::sleep(delay)).await;
+                }
+                done => return done,
+            }
+        }
+        self.run_responsive(step()).await
+    }
+
     pub(super) fn provider(&self) -> Result<Arc<dyn OsProvider>, StepFailure> {
         self.os.clone().ok_or_else(StepFailure::no_provider)
     }
@@ -111,7 +129,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return match open {
                 Some(trial) if is_booted(&trial) => Ok(Some(trial)),
                 Some(_) => {
-                    self.run_responsive(provider.discard()).await?;
+                    self.until_free(|| provider.discard()).await?;
                     Ok(None)
                 }
                 None => Ok(None),
@@ -121,9 +139,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let wanted = DesiredDeployment::from(update.clone());
         let limit = self.options.current().os_step_timeout;
         let begin = Instant::now();
-        let staged = self.run_responsive(provider.stage(&wanted, limit));
+        let staged = self.until_free(|| provider.stage(&wanted, limit)).await;
         let booted = open.filter(is_booted);
-        Ok(match staged.await? {
+        Ok(match staged? {
             Some(id) => {
                 let took = begin.elapsed().as_secs_f64();
                 tracing::info!("staged the deployment {id} in {took:.1} s");
@@ -361,9 +379,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let is = |id: &DeploymentId| id.as_str() == trial.deployment;
         if is(&deployments.next) {
             let previous = DeploymentId::new(&trial.previous);
-            self.run_responsive(provider.roll_back(&previous)).await?;
+            self.until_free(|| provider.roll_back(&previous)).await?;
         } else {
-            self.run_responsive(provider.discard()).await?;
+            self.until_free(|| provider.discard()).await?;
         }
         Ok(is(&deployments.booted.id))
     }

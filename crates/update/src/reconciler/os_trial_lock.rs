@@ -2,10 +2,7 @@
 
 use machinist_base::error_chain::chain;
 
-use super::{
-    Reconciler, ReconcilerHooks, UpdateError,
-    os_trial::{MAX_ATTEMPTS, StepFailure},
-};
+use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial::StepFailure};
 use crate::{
     journal::{Direction, OsTrialState},
     os::{DeploymentId, DesiredDeployment, OsError, ProviderStep},
@@ -44,20 +41,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Discards what another program has staged from the failed deployment while the reboot that leaves it was waited for.
     async fn discard_again(&self) {
-        let Some(provider) = self.os.clone() else {
-            return;
-        };
-        for _ in 0..MAX_ATTEMPTS {
-            match self.run_responsive(provider.discard()).await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::warn!(reason = %error.reason(), "{}", chain(&error));
-                    // The provider has waited for the other program.
-                    if !matches!(error, OsError::Busy { .. }) {
-                        return;
-                    }
-                }
-            }
+        if let Some(provider) = self.os.clone()
+            && let Err(error) = self.until_free(|| provider.discard()).await
+        {
+            tracing::warn!(reason = %error.reason(), "{}", chain(&error));
         }
     }
 

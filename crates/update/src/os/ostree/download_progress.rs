@@ -25,23 +25,6 @@ fn needed(output: &str) -> Option<(u64, String)> {
     Some((layers.parse().ok()?, size.replace('\u{a0}', " ")))
 }
 
-/// The bytes of a size such as `1.2 GB` or `512 bytes` (g_format_size of GLib).
-fn bytes_of(size: &str) -> Option<u64> {
-    let (number, unit) = size.split_once(' ')?;
-    let unit: u64 = match unit {
-        "byte" | "bytes" => 1,
-        "kB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        _ => return None,
-    };
-    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
-    let tenths =
-        whole.parse::<u64>().ok()?.checked_mul(10)? + u64::from(tenths.parse::<u8>().ok()?);
-    Some(tenths.checked_mul(unit)? / 10)
-}
-
 fn stored_layers(root: &Root) -> u64 {
     let directory = AbsPath::new(LAYER_REFERENCES).ok();
     let files = directory.and_then(|directory| root.list(&directory).ok());
@@ -59,13 +42,6 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     pub(super) fn begin_progress(&self) -> Result<(), RootError> {
         self.write_run_file(OUTPUT_FILE, "")?;
         self.write_run_file(LAYERS_BEFORE, &stored_layers(&self.root).to_string())
-    }
-
-    /// The bytes of the layers that the running download needs, as the registry has them; `None` until the program has
-    /// printed it.
-    pub(super) fn needed_bytes(&self) -> Option<u64> {
-        let (_, size) = needed(&text(&self.root, OUTPUT_FILE))?;
-        bytes_of(&size)
     }
 
     /// The progress of the download that runs.
@@ -91,15 +67,5 @@ mod tests {
         let output = "layers already present: 1; layers needed: 64 (1.2\u{a0}GB)\n";
         assert_eq!(needed(output), Some((64, "1.2 GB".to_owned())));
         assert_eq!(needed("No changes in x => y\n"), None);
-        for (size, bytes) in [
-            ("1.2 GB", Some(1_200_000_000)),
-            ("319.4 MB", Some(319_400_000)),
-            ("1.0 kB", Some(1_000)),
-            ("512 bytes", Some(512)),
-            ("1.2 GiB", None),
-            ("many GB", None),
-        ] {
-            assert_eq!(bytes_of(size), bytes, "{size}");
-        }
     }
 }

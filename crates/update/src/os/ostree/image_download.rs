@@ -8,7 +8,6 @@ use super::{
     error::OstreeError,
     fetched_images::{record, recorded},
     package_repository, repository_images,
-    space_reserve::SpaceError,
     state::OstreeState,
 };
 use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
@@ -36,14 +35,6 @@ struct ProgramError {
     output: String,
     #[source]
     source: Box<dyn Error + Send + Sync>,
-}
-
-/// Why an image was not pulled.
-enum PullError {
-    Program(BackgroundError),
-    Space(SpaceError),
-    /// The program could not be stopped.
-    Stop(Box<dyn Error + Send + Sync>),
 }
 
 /// What the errors of the program mean.
@@ -118,43 +109,24 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let recorded = self.record_before(image);
         recorded.map_err(|error| at(error.into()))?;
         let reference = repository_images::pull_reference(&self.root, image);
-        match self.pull(&reference, limit).await {
-            Ok(()) => {}
-            Err(PullError::Program(error)) => {
-                return Err(self.download_error(image, error, limit).await);
-            }
-            Err(PullError::Space(error)) => {
-                self.try_remove_layers().await;
-                return Err(self.no_space(error.into()));
-            }
-            Err(PullError::Stop(error)) => return Err(at(OstreeError::Stop(error))),
+        if let Err(error) = self.check_reserve() {
+            self.try_remove_layers().await;
+            return Err(self.no_space(error.into()));
         }
-        match repository_images::find_complete(&self.root, image).map_err(at)? {
-            Some(fetched) => Ok(fetched),
-            None => Err(self.other_content(image).await),
-        }
-    }
-
-    /// Pulls an image while the reserve of space stays free.
-    async fn pull(&self, reference: &str, limit: Duration) -> Result<(), PullError> {
-        let before = self.check_reserve().map_err(PullError::Space)?;
         let pull = [
             "container",
             "image",
             "pull",
             "--quiet",
             REPOSITORY,
-            reference,
+            &reference,
         ];
-        tokio::select! {
-            pulled = self.run_ostree_in_background(&pull, limit) => {
-                pulled.map_err(PullError::Program)
-            }
-            error = self.until_reserve_is_needed(before) => {
-                let stopped = self.commands.stop_background().await;
-                stopped.map_err(PullError::Stop)?;
-                Err(PullError::Space(error))
-            }
+        if let Err(error) = self.run_ostree_in_background(&pull, limit).await {
+            return Err(self.download_error(image, error, limit).await);
+        }
+        match repository_images::find_complete(&self.root, image).map_err(at)? {
+            Some(fetched) => Ok(fetched),
+            None => Err(self.other_content(image).await),
         }
     }
 
@@ -316,7 +288,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         Ok(())
     }
 
-    async fn try_remove_layers(&self) {
+    pub(super) async fn try_remove_layers(&self) {
         if let Err(error) = self.remove_layers().await {
             tracing::warn!("layers of the failed download remain: {}", chain(&error));
         }

@@ -15,7 +15,7 @@ use zgvariant::{
 };
 
 /// The directory in which libostree describes it.
-pub(super) const DIRECTORY: &str = "/run/ostree";
+pub(super) const STAGING_DIRECTORY: &str = "/run/ostree";
 
 /// Where libostree describes it, as a GVariant dictionary in the byte order of the machine.
 const STAGED: &str = "/run/ostree/staged-deployment";

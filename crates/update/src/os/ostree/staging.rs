@@ -28,7 +28,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         wanted: &DesiredDeployment,
         limit: Duration,
     ) -> Result<Option<DeploymentId>, OstreeError> {
-        let state = self.settled_state().await?;
+        let state = self.settled_state()?;
         self.record_adopted(&state, wanted)?;
         let Some(new) = NewDeployment::of(&self.root, &state, wanted)? else {
             self.remove_trial(&state).await?;
