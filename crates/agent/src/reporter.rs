@@ -289,8 +289,9 @@ fn inputs(
     devices: &DevicesView,
     host: &HostSignals,
 ) -> GateInputs {
-    let is_unwell_yet =
-        |failure: &journal::UpdateFailure| failure.retryable && update.is_boot_judged();
+    let is_unwell_yet = |failure: &journal::UpdateFailure| {
+        (failure.retryable || failure.code == Reason::HealthRegressed) && update.is_boot_judged()
+    };
     // A partly applied update reports only its own failure; that another config could not be read
     // meanwhile is unrelated.
     let (failed, refused) = match update.unverified || update.unknown {

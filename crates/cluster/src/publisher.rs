@@ -147,7 +147,10 @@ pub fn failing(report: &UpdateReport) -> Option<Reason> {
     // While a boot is being verified, an unhealthy machine or a boot loader that another program changes is not a failure
     // yet: the machine either recovers, or the config is rolled back.
     let failure = report.failure.as_ref();
-    let failure = failure.filter(|failure| !(failure.retryable && report.is_boot_judged()));
+    let failure = failure.filter(|failure| {
+        let is_temporary = failure.retryable || failure.code == Reason::HealthRegressed;
+        !(is_temporary && report.is_boot_judged())
+    });
     let failed = failure.map(|failure| failure.code);
     refused.or(failed).filter(|code| *code != Reason::Withdrawn)
 }
