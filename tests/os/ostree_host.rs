@@ -383,8 +383,7 @@ async fn the_download_of_an_image_leaves_a_reserve_of_space() {
     // Of 100 GiB.
     host.free_bytes.store(14 << 30, Ordering::Relaxed);
     let (agent, wanted) = (host.agent(), of_image(image));
-    let refused = agent.fetch(&wanted, STEP_TIMEOUT).await;
-    assert!(is_low(refused.unwrap_err()));
+    assert!(is_low(agent.check_fetch().await.unwrap_err()));
     host.free_bytes.store(16 << 30, Ordering::Relaxed);
     host.registry.take(Duration::from_secs(600));
     let filling = async {

@@ -19,7 +19,7 @@ use machinist_testkit::sandbox::{Written, config};
 use machinist_update::{
     os::{FetchProgress, ProviderStep},
     phase::Phase,
-    reconciler::{Reconciler, ReconcilerHooks},
+    reconciler::{Reconciler, ReconcilerHooks, UpdateReport},
 };
 
 use crate::{
@@ -123,6 +123,38 @@ async fn an_image_is_downloaded_before_the_update_and_tried_by_one_boot() {
     assert_eq!(booted_commit(&host), commit_of(&two));
     assert_eq!(host.ostree.running(), format!("{BEFORE} a=1 nosmt"));
     assert_eq!(reboots(&host.script), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_download_neither_begins_nor_goes_on_when_space_is_low() {
+    let host = Host::new();
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    host.ostree.registry.take(Duration::from_secs(600));
+    let wanted = with_image("one", &one);
+    // Of 100 GiB, of which 15 stay free.
+    let free = |gib: u64| host.ostree.free_bytes.store(gib << 30, Ordering::Relaxed);
+    for enough_at_first in [false, true] {
+        free(if enough_at_first { 16 } else { 14 });
+        let mut agent = host.agent(&wanted);
+        if enough_at_first {
+            let is_begun = |report: &UpdateReport| {
+                let download = report.download.as_ref();
+                download.is_some_and(|download| download.needed_layers.is_some())
+            };
+            agent.until("begun", is_begun).await;
+            assert!(host.ostree.registry.is_running());
+            free(14);
+        }
+        let report = agent.until_failed().await;
+        let failure = report.failure.as_ref().unwrap();
+        assert_eq!((failure.code, failure.retryable), (Reason::NoSpace, true));
+        assert!(!host.ostree.registry.is_running(), "{enough_at_first}");
+        agent.stop().await;
+        assert!(!is_stored_on(&host, &one));
+    }
+    free(50);
+    host.until_reboot(&wanted).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -289,13 +289,13 @@ fn inputs(
     devices: &DevicesView,
     host: &HostSignals,
 ) -> GateInputs {
-    let is_unwell_yet = |failure: &journal::UpdateFailure| {
-        (failure.retryable || failure.code == Reason::HealthRegressed) && update.is_boot_judged()
-    };
     // A partly applied update reports only its own failure; that another config could not be read
     // meanwhile is unrelated.
     let (failed, refused) = match update.unverified || update.unknown {
-        true => (update.failure.clone().filter(|it| !is_unwell_yet(it)), None),
+        true => (
+            update.failure.clone().filter(|it| !update.may_pass(it)),
+            None,
+        ),
         false => (None, update.blocking_failure()),
     };
     let in_short = |failure: journal::UpdateFailure| Failure {

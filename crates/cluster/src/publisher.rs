@@ -144,13 +144,8 @@ fn send<T: PartialEq>(to: &watch::Sender<T>, said: T) {
 /// rolled back config is not a failure.
 pub fn failing(report: &UpdateReport) -> Option<Reason> {
     let refused = report.refused.first().map(|refusal| refusal.reason);
-    // While a boot is being verified, an unhealthy machine or a boot loader that another program changes is not a failure
-    // yet: the machine either recovers, or the config is rolled back.
     let failure = report.failure.as_ref();
-    let failure = failure.filter(|failure| {
-        let is_temporary = failure.retryable || failure.code == Reason::HealthRegressed;
-        !(is_temporary && report.is_boot_judged())
-    });
+    let failure = failure.filter(|failure| !report.may_pass(failure));
     let failed = failure.map(|failure| failure.code);
     refused.or(failed).filter(|code| *code != Reason::Withdrawn)
 }

@@ -1,6 +1,6 @@
 //! Locks between processes.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{os::fd::OwnedFd, time::Duration};
 
 use rustix::{
     fs::{FlockOperation, OFlags},
@@ -54,46 +54,39 @@ impl Root {
         p: &AbsPath,
         patience: Duration,
     ) -> Result<Option<FileLock>, RootError> {
-        let exclusive = FlockOperation::NonBlockingLockExclusive;
-        let taken = self.open_or_new(p);
-        let taken = taken.and_then(|file| wait_for_record_lock(file, exclusive, patience));
-        taken.map_err(|error| self.failed("lock", p, error))
-    }
-
-    /// Takes a shared record lock of fcntl(2) on all of `p`, which keeps other processes from exclusive ones, also those
-    /// of open file descriptions. The file must exist, and may be on a read-only mount. Otherwise like
-    /// [`Self::lock_record`].
-    pub fn lock_record_shared(
-        &self,
-        p: &AbsPath,
-        patience: Duration,
-    ) -> Result<Option<FileLock>, RootError> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let shared = FlockOperation::NonBlockingLockShared;
-        let taken = self.open_raw(p.relative(), flags, 0);
-        let taken = taken.and_then(|file| wait_for_record_lock(file, shared, patience));
-        taken.map_err(|error| self.failed("lock", p, error))
-    }
-}
-
-/// Takes a record lock with this operation, which does not block.
-fn wait_for_record_lock(
-    file: OwnedFd,
-    operation: FlockOperation,
-    patience: Duration,
-) -> io::Result<Option<FileLock>> {
-    let mut left = patience.as_millis() / LOCK_POLL_INTERVAL.as_millis();
-    loop {
-        match rustix::fs::fcntl_lock(&file, operation) {
-            Ok(()) => return Ok(Some(FileLock { held: file })),
-            Err(Errno::AGAIN | Errno::ACCESS) if left > 0 => {
-                left -= 1;
-                std::thread::sleep(LOCK_POLL_INTERVAL);
+        let tries = patience.as_millis() / LOCK_POLL_INTERVAL.as_millis();
+        let taken = self.open_or_new(p).and_then(|file| {
+            let mut left = tries;
+            loop {
+                let exclusive = FlockOperation::NonBlockingLockExclusive;
+                match rustix::fs::fcntl_lock(&file, exclusive) {
+                    Ok(()) => return Ok(Some(FileLock { held: file })),
+                    Err(Errno::AGAIN | Errno::ACCESS) if left > 0 => {
+                        left -= 1;
+                        std::thread::sleep(LOCK_POLL_INTERVAL);
+                    }
+                    Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
             }
-            Err(Errno::AGAIN | Errno::ACCESS) => return Ok(None),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        });
+        taken.map_err(|error| self.failed("lock", p, error))
+    }
+
+    /// Takes a shared record lock of fcntl(2) on all of `p`, which keeps other processes from exclusive ones, also those of
+    /// open file descriptions. `None` if another process holds an exclusive lock. The file must exist, and may be on a
+    /// read-only mount. For the lock's owner see [`Self::lock_record`].
+    pub fn lock_record_shared(&self, p: &AbsPath) -> Result<Option<FileLock>, RootError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let taken = self.open_raw(p.relative(), flags, 0).and_then(|file| {
+            match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => Ok(Some(FileLock { held: file })),
+                Err(Errno::AGAIN | Errno::ACCESS) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            }
+        });
+        taken.map_err(|error| self.failed("lock", p, error))
     }
 }
 

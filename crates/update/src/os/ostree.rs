@@ -363,9 +363,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         match state.own_staged() {
             Some(there) if there.id == *staged => self.unlock_staged(&state).await.map_err(at),
             _ if state.is_trial_booted() && state.booted().id == *staged => {
-                if let Some(copy) = state.copy_of_trial() {
-                    self.remove_copy_of_trial(copy).await.map_err(at)?;
-                }
+                self.remove_copy().await?;
                 let state = OstreeState::read(&self.root).map_err(at)?;
                 state.refuse_staged().map_err(at)?;
                 state.refuse_foreign().map_err(at)?;
@@ -382,8 +380,8 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
 
     async fn remove_copy(&self) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
-        let is_there = |state: &OstreeState| state.copy_of_trial().is_some();
-        if !is_there(&OstreeState::read(&self.root).map_err(at)?) {
+        let state = OstreeState::read(&self.root).map_err(at)?;
+        if state.copy_of_trial().is_none() {
             return Ok(());
         }
         match self.settled_state().map_err(at)?.copy_of_trial() {

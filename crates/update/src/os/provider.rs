@@ -197,7 +197,8 @@ pub trait OsProvider: Send + Sync + 'static {
         None
     }
 
-    /// Ends the download that runs if too little space is left, and returns the error.
+    /// Fails if too little space is left for a download, and ends one that runs. Called before a download and while it
+    /// runs.
     async fn check_fetch(&self) -> Result<(), OsError> {
         Ok(())
     }

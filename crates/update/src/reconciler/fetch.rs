@@ -118,6 +118,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Ok(provider) => provider,
             Err(failure) => return DownloadEnd::Failed(failure),
         };
+        if let Err(error) = self.run_responsive(provider.check_fetch()).await {
+            return DownloadEnd::Failed(error.into());
+        }
         match &wanted.image {
             Some(image) => tracing::info!("downloading the OS image {image}"),
             None => tracing::info!("downloading packages of the operating system"),

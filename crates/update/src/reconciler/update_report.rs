@@ -14,7 +14,7 @@ use crate::{
     os::FetchProgress,
     phase::Phase,
 };
-use machinist_base::abs_path::AbsPath;
+use machinist_base::{abs_path::AbsPath, reason::Reason};
 use machinist_ignition::Refusal;
 use machinist_plan::DriftEntry;
 
@@ -99,6 +99,13 @@ impl UpdateReport {
     /// the config is rolled back.
     pub const fn is_boot_judged(&self) -> bool {
         matches!(self.phase, Phase::Booted | Phase::Verifying)
+    }
+
+    /// Returns whether a failure may pass: a boot is being judged, and the machine is not healthy yet, or another program
+    /// changes the boot loader. The machine recovers, or the config is rolled back.
+    pub fn may_pass(&self, failure: &UpdateFailure) -> bool {
+        let is_temporary = failure.retryable || failure.code == Reason::HealthRegressed;
+        is_temporary && self.is_boot_judged()
     }
 
     /// Returns what prevents the machine from reaching its config: the update's failure, or else the refusal of the

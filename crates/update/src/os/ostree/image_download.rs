@@ -109,10 +109,6 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let recorded = self.record_before(image);
         recorded.map_err(|error| at(error.into()))?;
         let reference = repository_images::pull_reference(&self.root, image);
-        if let Err(error) = self.check_reserve() {
-            self.try_remove_layers().await;
-            return Err(self.no_space(error.into()));
-        }
         let pull = [
             "container",
             "image",

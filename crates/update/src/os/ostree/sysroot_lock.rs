@@ -1,7 +1,5 @@
 //! Takes libostree's lock, which programs hold while they change deployments.
 
-use std::time::Duration;
-
 use super::{OstreeProvider, RpmOstree, error::OstreeError, state::OstreeState};
 use crate::os::HostCommand;
 use machinist_base::abs_path::AbsPath;
@@ -18,7 +16,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let Ok(path) = AbsPath::new(SYSROOT_LOCK) else {
             return Ok(None);
         };
-        match self.root.lock_record_shared(&path, Duration::ZERO) {
+        match self.root.lock_record_shared(&path) {
             Err(error) if error.is_not_found() => Ok(None),
             Ok(None) => Err(OstreeError::Locked),
             taken => Ok(taken?),
