@@ -16,6 +16,7 @@ mod config_rename;
 mod devices;
 mod drift_repair;
 pub(crate) mod harness;
+mod newer_config;
 mod no_reboot;
 mod nodes;
 mod obstacles;

@@ -28,9 +28,7 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::BootSeen,
     ];
     for yes in [false, true] {
-        all.push(PhaseEvent::PlanRefused {
-            reboot_pending: yes,
-        });
+        all.push(PhaseEvent::PlanRefused { update_open: yes });
         all.push(PhaseEvent::ActionsDone { reboot: yes });
         all.push(PhaseEvent::Released { drain: yes });
         all.push(PhaseEvent::Uncordoned { failed: yes });
@@ -76,7 +74,7 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
         }
     };
     let (refused, released) = (
-        |reboot_pending| PhaseEvent::PlanRefused { reboot_pending },
+        |update_open| PhaseEvent::PlanRefused { update_open },
         |drain| PhaseEvent::Released { drain },
     );
     match effect {
@@ -237,9 +235,13 @@ fn commit_actions_and_verification_never_skip_a_phase() {
             ],
         };
         for event in events {
-            // It is reported for a committed update alone; the boot after a rollback leads back to
+            // They are reported for a committed update alone; the boot after a rollback leads back to
             // the rollback.
-            if event == PhaseEvent::BootSeen && !committed {
+            let is_of_open_update = matches!(
+                event,
+                PhaseEvent::BootSeen | PhaseEvent::PlanRefused { update_open: true }
+            );
+            if is_of_open_update && !committed {
                 continue;
             }
             let marks = match event {

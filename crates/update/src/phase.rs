@@ -88,8 +88,8 @@ pub enum PhaseEvent {
     PlanReady,
     /// The plan was refused, because of the config or of this machine.
     PlanRefused {
-        /// An earlier config still waits for its reboot.
-        reboot_pending: bool,
+        /// The update to an earlier config goes on.
+        update_open: bool,
     },
     /// The plan has an OS image that is not on the host.
     ImageMissing,
@@ -236,7 +236,7 @@ impl Phase {
             Booted, Committing, Failed, Fetching, Idle, Planned, RebootPending, RollingBack,
             RunningActions, Staging, Verifying, Waiting,
         };
-        let pending = |reboot_pending| PhaseEvent::PlanRefused { reboot_pending };
+        let refused = |update_open| PhaseEvent::PlanRefused { update_open };
         Some(match (self, event) {
             (
                 Idle | Planned | Waiting | Fetching | Failed | RebootPending | Verifying,
@@ -247,7 +247,7 @@ impl Phase {
             (Planned, PhaseEvent::PlanEmpty)
             | (Planned | Waiting | Fetching, PhaseEvent::Withdrawn)
             | (Verifying, PhaseEvent::Verified) => (Idle, None),
-            (Planned, event) if event == pending(false) => (Idle, None),
+            (Planned, event) if event == refused(false) => (Idle, None),
             (Planned, PhaseEvent::PlanReady) | (Fetching, PhaseEvent::Fetched) => {
                 (Waiting, Some(PhaseEffect::AwaitRelease))
             }
@@ -262,9 +262,8 @@ impl Phase {
             | (Verifying | Failed, PhaseEvent::RebootDue) => {
                 (RebootPending, Some(PhaseEffect::Reboot))
             }
-            (Planned, event) if event == pending(true) => {
-                (RebootPending, Some(PhaseEffect::Reboot))
-            }
+            // Only its reboot is still to come, or not even that.
+            (Planned, event) if event == refused(true) => (RunningActions, Some(PhaseEffect::Act)),
             (RebootPending, PhaseEvent::BootSeen) => (Booted, Some(PhaseEffect::Act)),
             (RebootPending | Planned | Waiting | Fetching, PhaseEvent::StepFailed) => {
                 (Failed, None)

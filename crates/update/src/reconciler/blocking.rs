@@ -116,12 +116,26 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .await??)
     }
 
-    /// Returns the event for a retry: of an undo, a reboot, or the whole update.
+    /// Returns whether the last failure is that of a newer config than the one whose reboot is pending, and may pass.
+    pub(super) fn retries_newer_config(&self) -> bool {
+        let top = self.journal.top();
+        let failure = self.journal.failure.as_ref();
+        let is_forward = top.is_some_and(|tx| tx.direction == Direction::Forward);
+        is_forward
+            && failure.is_some_and(|failure| {
+                failure.retryable
+                    && failure.digest == self.desired.digest()
+                    && failure.digest != top.map(|tx| tx.to.digest)
+            })
+    }
+
+    /// Returns the event for a retry: of an undo, a newer config, a reboot, or the whole update.
     pub(super) fn retry_event(&self) -> PhaseEvent {
         match self.journal.top() {
             Some(tx) if tx.direction == Direction::Undo || self.is_rolling_back_os() => {
                 PhaseEvent::Withdrawn
             }
+            Some(_) if self.retries_newer_config() => PhaseEvent::Desired,
             Some(tx) if tx.mark == TransactionState::Committed => PhaseEvent::RebootDue,
             _ => PhaseEvent::Retry,
         }
@@ -134,8 +148,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .failure
             .as_ref()
             .is_some_and(|failure| failure.retryable);
-        (retryable && self.progress.phase() == Phase::Failed)
-            .then(|| tokio::time::Instant::now() + self.progress.retry_delay())
+        let waits = match self.progress.phase() {
+            Phase::Failed => true,
+            Phase::RebootPending => self.retries_newer_config(),
+            _ => false,
+        };
+        (retryable && waits).then(|| tokio::time::Instant::now() + self.progress.retry_delay())
     }
 }
 

@@ -128,6 +128,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     fn event_for_request(&mut self) -> Option<PhaseEvent> {
         match self.progress.phase() {
             Phase::Idle | Phase::Waiting => Some(PhaseEvent::Desired),
+            Phase::RebootPending if self.retries_newer_config() => Some(PhaseEvent::Desired),
             Phase::RebootPending => Some(PhaseEvent::Retry),
             Phase::Failed => {
                 self.reset_attempts();

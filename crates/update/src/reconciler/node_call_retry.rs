@@ -98,10 +98,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(ended);
             }
             self.report_node_error(&error);
-            let pause = RETRY_BACKOFF.wait(attempt, jitter());
+            // The desired config is another one, whose plan or download has failed.
+            let is_due = self.retries_newer_config();
+            let pause = match is_due {
+                true => self.progress.retry_delay(),
+                false => RETRY_BACKOFF.wait(attempt, jitter()),
+            };
             attempt += 1;
             if let Some(ended) = self.pause(pause, stop).await? {
                 return Ok(Some(ended));
+            }
+            if is_due {
+                return Ok(Some(Some(PhaseEvent::Desired)));
             }
         }
     }

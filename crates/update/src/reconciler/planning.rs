@@ -119,10 +119,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             failure.refusals = listed;
         }
         self.link_failure(digest);
-        let reboot_pending = !self.journal.transactions.is_empty();
-        match transient && !reboot_pending {
+        let update_open = !self.journal.transactions.is_empty();
+        match transient && !update_open {
             true => PhaseEvent::StepFailed,
-            false => PhaseEvent::PlanRefused { reboot_pending },
+            false => PhaseEvent::PlanRefused { update_open },
         }
     }
 

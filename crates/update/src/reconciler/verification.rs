@@ -41,6 +41,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.record_failure(&StaleBootError, Reason::BootUnverified, false);
             return Ok(Some(PhaseEvent::StepFailed));
         }
+        // A process that runs once receives no later change of the desired config.
+        if let Some(event) = self.event_for_desired() {
+            return Ok(Some(event));
+        }
         if let Some(ended) = self.reenable_devices(stop).await? {
             return Ok(ended);
         }

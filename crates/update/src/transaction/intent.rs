@@ -14,15 +14,18 @@ use super::{
     target_directory::as_user_change,
     target_path::{TargetPath, approach, clear_removed_links, lasting_parent, refuse_foreign},
 };
-use crate::journal::{
-    ActionRecord, ActionState, BackupPolicy, ConfigName, ContentState, Direction, GivenLabels,
-    Journal, NestedObject, ObjectId, OperationRecord, OperationRecordKind, Transaction,
-    TransactionState,
+use crate::{
+    boot_id,
+    journal::{
+        ActionRecord, ActionState, BackupPolicy, ConfigName, ContentState, Direction, GivenLabels,
+        Journal, NestedObject, ObjectId, OperationRecord, OperationRecordKind, Transaction,
+        TransactionState,
+    },
 };
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_plan::{
-    Attributes, Edit, MAX_TOTAL_FILE_BYTES, NewObject, NodeKind, Operation, OperationKind, Plan,
-    discloses,
+    ActionKind, Attributes, Edit, MAX_TOTAL_FILE_BYTES, NewObject, NodeKind, Operation,
+    OperationKind, Plan, discloses,
 };
 use machinist_rootfs::{DirectoryControl, FileKind, Root, Stat};
 
@@ -61,6 +64,7 @@ pub fn begin(
 ) -> Result<Transaction, TransactionError> {
     let root = &root.for_one_pass();
     let id = new_id(journal, from, &backups::originals(root)?);
+    let boot = boot_id::current(root)?;
     let mut places = StagingDirs::new(root, &id, mount_point_dirs::known(journal))?;
     let mut operations = Vec::with_capacity(from.plan.operations.len());
     let mut followed = Vec::with_capacity(from.plan.operations.len());
@@ -93,7 +97,7 @@ pub fn begin(
         released: released(journal, from.named),
         let_go: from.plan.let_go.clone(),
         labels: GivenLabels::default(),
-        actions: actions(journal, from.plan),
+        actions: actions(journal, from.plan, boot.as_deref()),
         committed_boot: None,
         boots: 0,
         counted_boot: None,
@@ -144,12 +148,18 @@ fn new_id(journal: &Journal, from: &TransactionIntent<'_>, originals: &[String])
         .unwrap_or(stem)
 }
 
-/// Returns the plan's actions, after the unfinished ones of earlier, unverified transactions.
-fn actions(journal: &Journal, plan: &Plan) -> Vec<ActionRecord> {
-    let owed = journal.transactions.iter().flat_map(|tx| &tx.actions);
-    let owed = owed
-        .filter(|action| action.state != ActionState::Done)
-        .map(|a| (a.kind, a.unit.clone()));
+/// Returns the plan's actions, after the unfinished ones of earlier, unverified transactions, except reboots that have
+/// happened.
+fn actions(journal: &Journal, plan: &Plan, boot: Option<&str>) -> Vec<ActionRecord> {
+    let owed = journal.transactions.iter().flat_map(|tx| {
+        let has_rebooted = boot.is_some_and(|boot| tx.rebooted_since(boot));
+        let is_owed = move |action: &&ActionRecord| {
+            action.state != ActionState::Done
+                && !(has_rebooted && action.kind >= ActionKind::SoftReboot)
+        };
+        tx.actions.iter().filter(is_owed)
+    });
+    let owed = owed.map(|action| (action.kind, action.unit.clone()));
     let planned = plan
         .actions
         .iter()
