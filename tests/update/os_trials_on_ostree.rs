@@ -1,6 +1,6 @@
 //! Updates that change kernel arguments on a machine with OSTree, where each deployment has a /etc of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use machinist_base::reason::Reason;
 use machinist_plan::{HostKind, OsCapabilities};
@@ -279,30 +279,48 @@ async fn a_deployment_that_is_left_may_be_booted_once_more() {
     host.assert_on("nosmt", "one");
 }
 
-/// `rpm-ostree upgrade` while an operator is asked for the reboot.
+/// `rpm-ostree upgrade` while an operator is asked for the reboot, or while an inhibitor lock delays it.
 #[tokio::test(start_paused = true)]
 async fn a_deployment_with_the_arguments_of_a_waiting_trial_is_removed_at_once() {
-    let mut host = Host::with_layout(Layout::RpmOstree);
-    let one = with_arguments("one", &["nosmt"]);
-    let mut agent = host.agent_that_asks(&one);
-    let is_pending = |report: &UpdateReport| report.phase == Phase::RebootPending;
-    agent.until("pending", is_pending).await;
-    stage_foreign(
-        &host.ostree,
-        "quiet nosmt panic=10 machinist.trial=machinist-0123456789abcdef",
-    );
-    let staged = host.sandbox.path("/run/ostree/staged-deployment");
-    let begin = std::time::Instant::now();
-    while staged.exists() && begin.elapsed() < WAIT_TIMEOUT {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    for is_inhibited in [false, true] {
+        let mut host = Host::with_layout(Layout::RpmOstree);
+        let one = with_arguments("one", &["nosmt"]);
+        if is_inhibited {
+            let inhibited = Reason::RebootInhibited;
+            host.script.fails("reboot Logind", inhibited, true);
+        }
+        let mut agent = match is_inhibited {
+            true => host.agent(&one),
+            false => host.agent_that_asks(&one),
+        };
+        let waits = |report: &UpdateReport| {
+            report.phase == Phase::RebootPending && report.failure.is_some() == is_inhibited
+        };
+        agent.until("pending", waits).await;
+        stage_foreign(
+            &host.ostree,
+            "quiet nosmt panic=10 machinist.trial=machinist-0123456789abcdef",
+        );
+        let staged = host.sandbox.path("/run/ostree/staged-deployment");
+        let copy = fs::read(&staged).unwrap();
+        let is_there = || fs::read(&staged).is_ok_and(|staged| staged == copy);
+        let begin = std::time::Instant::now();
+        let asked = reboots(&host.script);
+        while is_there() && begin.elapsed() < WAIT_TIMEOUT {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!is_there());
+        assert_eq!(reboots(&host.script), asked);
+        host.script.stop_failing("reboot Logind");
+        agent.confirm();
+        host.script
+            .until_asked_times("reboot Logind", asked + 1)
+            .await;
+        agent.stop().await;
+        host.reboot();
+        host.until_on(&one).await;
+        host.assert_on("nosmt", "one");
     }
-    assert!(!staged.exists());
-    agent.confirm();
-    host.script.until_asked_times("reboot Logind", 1).await;
-    agent.stop().await;
-    host.reboot();
-    host.until_on(&one).await;
-    host.assert_on("nosmt", "one");
 }
 
 /// No agent runs, such as in emergency mode.

@@ -119,6 +119,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             if let Some(event) = self.pause(pause, stop).await? {
                 return Ok(event);
             }
+            if unreachable == 0 {
+                // Meanwhile reboots may have been left to an operator, or pods may have been scheduled.
+                return Ok(Some(PhaseEvent::Retry));
+            }
         }
     }
 
@@ -336,12 +340,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
     ) -> Result<WaitEnd, UpdateError> {
         let deadline = tokio::time::Instant::now() + time;
-        tokio::select! {
-            () = stop.cancelled() => Ok(Some(None)),
-            // Safe to drop: the deadline is absolute.
-            () = tokio::time::sleep_until(deadline) => Ok(None),
-            // Safe to drop: a change that is missed here is still marked unseen.
-            Ok(()) = self.desired.changed() => Ok(self.event_for_desired().map(Some)),
+        self.remove_trial_copy().await;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(Some(None)),
+                // Safe to drop: the deadline is absolute.
+                () = tokio::time::sleep_until(deadline) => return Ok(None),
+                // Safe to drop: a change that is missed here is still marked unseen.
+                Ok(()) = self.desired.changed() => {
+                    return Ok(self.event_for_desired().map(Some));
+                }
+                // Safe to drop: what inotify has queued is read by the next call.
+                () = self.staging.changed() => self.remove_trial_copy().await,
+            }
         }
     }
 }
