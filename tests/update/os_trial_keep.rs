@@ -235,7 +235,7 @@ async fn the_agent_can_be_stopped_while_a_keep_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_that_arrives_while_a_keep_waits_is_tried_instead() {
+async fn a_config_that_arrives_while_a_keep_waits_is_applied_after_it() {
     let (mut host, agent) = host_with_busy_keep().await;
     let two = with_arguments("two", &["a=1"]);
     agent.wants(&two);
@@ -243,6 +243,8 @@ async fn a_config_that_arrives_while_a_keep_waits_is_tried_instead() {
     host.grub.install_kernel();
     host.script.until_asked_times("reboot Logind", 2).await;
     agent.stop().await;
+    let kept = &host.sandbox.journal().history[0];
+    assert_eq!((&*kept.to, kept.outcome), ("one", Outcome::Done));
     host.boot();
     assert_eq!(host.grub.running(), format!("{BEFORE} a=1"));
     let mut agent = host.agent(&two);

@@ -164,6 +164,12 @@ pub(crate) fn is_trial_running(root: &Root) -> bool {
     command_line(root).is_ok_and(|running| trial_arguments::without_trial(&running).1)
 }
 
+/// Whether the machine runs on the trial with this identifier, also with arguments that a person has edited in the menu
+/// of the boot loader.
+pub(crate) fn is_running(root: &Root, trial: &str) -> bool {
+    command_line(root).is_ok_and(|running| trial_arguments::trial_id(&running) == Some(trial))
+}
+
 fn command_line(root: &Root) -> Result<KernelCommandLine, RootError> {
     let Ok(path) = AbsPath::new("/proc/cmdline") else {
         return Ok(KernelCommandLine::default());

@@ -119,9 +119,14 @@ pub(super) fn id_with_commit(commit: &str, arguments: &KernelCommandLine) -> Str
 /// Whether these are the arguments of a trial of this commit. Other programs copy arguments of the running deployment to
 /// their own ones, whose commit or arguments differ.
 pub(super) fn is_trial_of(commit: &str, arguments: &KernelCommandLine) -> bool {
-    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
-    let id = mark.and_then(|mark| mark.value()?.split(OMITTED).next());
+    let id = trial_id(arguments);
     id.is_some_and(|id| id == id_with_commit(commit, &without_trial(arguments).0))
+}
+
+/// The identifier in the mark of a trial.
+pub(super) fn trial_id(arguments: &KernelCommandLine) -> Option<&str> {
+    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK)?;
+    mark.value()?.split(OMITTED).next()
 }
 
 /// The arguments of a deployment, and whether they were those of a trial.

@@ -83,7 +83,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(tx) if tx.direction == Direction::Undo => None,
             Some(tx) if tx.to.digest == digest => None,
             Some(_) if base == Some(digest) => Some(PhaseEvent::Withdrawn),
-            Some(_) if self.must_judge_deployment() => None,
+            Some(_) if self.must_end_trial() => None,
             None if base == Some(digest) => {
                 if failure.is_some() && self.progress.phase() == Phase::Failed {
                     return Some(PhaseEvent::Withdrawn);

@@ -73,12 +73,17 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .is_some_and(|provider| provider.has_etc_per_deployment())
     }
 
-    /// Returns whether the machine runs on a deployment that must be judged before another one is staged from it: the
-    /// boot loader would return to this one instead of the one before.
-    pub(super) fn must_judge_deployment(&self) -> bool {
+    /// Returns whether the machine runs on a deployment that must be kept or rolled back before another config: the
+    /// journal has one trial only, so that the arguments of this one would count as those of the host, and with OSTree
+    /// the boot loader would return to this one.
+    pub(super) fn must_end_trial(&self) -> bool {
         let trial = self.journal.os_trial.as_ref();
-        let is_booted = trial.is_some_and(|trial| trial.state == OsTrialState::Booted);
-        is_booted && self.has_etc_per_deployment()
+        trial.is_some_and(|trial| {
+            matches!(
+                trial.state,
+                OsTrialState::Booted | OsTrialState::RollingBack
+            )
+        })
     }
 
     /// Repeats a step for a while if another program is changing the host.
@@ -383,6 +388,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         } else {
             self.until_free(|| provider.discard()).await?;
         }
-        Ok(is(&deployments.booted.id))
+        let is_running = os::is_running(self.state.root(), &trial.deployment);
+        Ok(is_running || is(&deployments.booted.id))
     }
 }
