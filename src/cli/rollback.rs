@@ -15,7 +15,9 @@ use super::{
 use machinist_status::settings::Fragment;
 use machinist_update::{
     journal::{ConfigName, Journal},
-    observe_and_plan, store,
+    observe_and_plan,
+    pinned_config::ROLLBACK_COMMAND,
+    store,
 };
 
 /// Flags of `rollback`.
@@ -70,10 +72,12 @@ pub(super) fn run(global: &Global, args: &RollbackArgs) -> anyhow::Result<Exit> 
     start_logging_beside_a_page(context.settings.log)?;
     let journal = store::peek(&context.root)?;
     let earlier = chosen(&earlier(&journal), &args.to)?;
-    let config = store::whole_config(&context.root, &earlier)
+    let mut config = store::whole_config(&context.root, &earlier)
         .with_context(|| format!("cannot roll back to {}", earlier.name))?;
+    // An image that the machine ran before may be lower than the one that runs.
+    config.allow_downgrade();
     let how = ApplyMode {
-        by: "rollback",
+        by: ROLLBACK_COMMAND,
         yes: args.yes,
         output: Format::Text,
     };

@@ -1,7 +1,7 @@
 //! The operating system in a plan, on a host whose provider can change it.
 
 use machinist_base::reason::Reason;
-use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal, Release};
+use machinist_ignition::{KernelCommandLine, MachineConfig, Refusal};
 use machinist_plan::{
     Capabilities, Cost, HostKind, KernelType, OsCapabilities, OsFacts, Plan, Policies,
 };
@@ -72,11 +72,16 @@ fn an_os_downgrade_is_rejected_unless_allowed() {
     let refusals = planned(&from, &to, os("415.92.9")).unwrap_err();
     let reasons: Vec<_> = refusals.iter().map(|refusal| refusal.reason).collect();
     assert_eq!(reasons, [Reason::DowngradeRefused]);
-    to.release = Some(Release {
-        version: "4.15.9".to_owned(),
-        may_be_lower: true,
-        ..Release::default()
-    });
+    to.allow_downgrade();
+    assert!(planned(&from, &to, os("415.92.9")).is_ok());
+    let text = format!(
+        "apiVersion: machineconfiguration.openshift.io/v1\nkind: MachineConfig\nmetadata:\n  name: to\n  \
+         annotations: {{machinist.dev/allow-downgrade: \"true\"}}\nspec: {{osImageURL: {NEW}}}\n"
+    );
+    let rules = machinist_ignition::ConfigRules::default();
+    let documents = machinist_ignition::parse(&text, "to.yaml", &rules).unwrap();
+    let order = machinist_ignition::MergeOrder::AsGiven;
+    let (to, _) = machinist_ignition::merge(documents, "to", order).unwrap();
     assert!(planned(&from, &to, os("415.92.9")).is_ok());
 }
 

@@ -22,7 +22,7 @@ use machinist_ignition::{MachineConfig, Refusal};
 use machinist_rootfs::Root;
 use machinist_status::PinStatus;
 use machinist_update::{
-    pinned_config::{PinError, PinnedConfig},
+    pinned_config::{PinError, PinnedConfig, ROLLBACK_COMMAND},
     reconciler::{BlockReason, DesiredConfig},
 };
 use node_requests::{cancel, cancels, grant, grant_changes};
@@ -252,9 +252,12 @@ impl DesiredConfigTask {
                 "{seen}: only one agent may manage this machine; remove it from this node first"
             ));
         }
-        let (config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
+        let (mut config, digest) = tokio::task::spawn_blocking(move || read(&name, &config))
             .await
             .map_err(|error| error.to_string())??;
+        if by == ROLLBACK_COMMAND {
+            config.allow_downgrade();
+        }
         let over = match &*self.source_config.borrow() {
             DesiredConfig::Unknown | DesiredConfig::Nothing => {
                 return Err(SOURCE_NOT_READ_MESSAGE.to_owned());

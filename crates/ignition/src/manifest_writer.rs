@@ -74,7 +74,9 @@ fn version(config: &MachineConfig) -> &'static str {
 fn release(config: &MachineConfig) -> Value {
     let mut annotations = Map::new();
     if let Some(release) = &config.release {
-        annotations.insert(RELEASE_ANNOTATION.to_owned(), json!(release.version));
+        if let Some(version) = &release.version {
+            annotations.insert(RELEASE_ANNOTATION.to_owned(), json!(version));
+        }
         if release.may_be_lower {
             annotations.insert(ALLOW_DOWNGRADE_ANNOTATION.to_owned(), json!("true"));
         }

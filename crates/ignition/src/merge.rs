@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
     ClusterBaseline, ConfigDocument, Content, CreationNotes, Directory, EntryOrigin, EntryOrigins,
-    FILE_MODE, File, Group, Link, MachineConfig, Overwrite, Owner, Refusal, Unit, User,
+    FILE_MODE, File, Group, Link, MachineConfig, Overwrite, Owner, Refusal, Release, Unit, User,
     account::overlay_user,
     canonical, disk_layout,
     partial::{FilePart, LinkPart, NodePart, PartialConfig, UnitPart},
@@ -290,7 +290,7 @@ fn override_with(below: &mut PartialConfig, above: PartialConfig) {
     disk_layout::override_with(&mut below.disk_layout, above.disk_layout);
     below.kernel_type = above.kernel_type.or(below.kernel_type.take());
     below.fips |= above.fips;
-    below.release = above.release.or(below.release.take());
+    below.release = Release::override_with(below.release.take(), above.release);
 }
 
 fn merge_maps<K: Ord, V>(

@@ -146,15 +146,34 @@ impl PartialEq for CreationNotes {
 /// The release that a config belongs to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Release {
-    /// Such as `4.16.3`.
-    pub version: String,
-    /// Whether a release lower than the installed one is allowed.
+    /// Such as `4.16.3`; `None` if the config does not name one.
+    pub version: Option<String>,
+    /// Whether a release or an OS image lower than the installed one is allowed.
     pub may_be_lower: bool,
     /// The place of the statement in the source text.
     pub origin: EntryOrigin,
 }
 
+impl Release {
+    /// A later config of the same merge overrides the version only if it names one.
+    pub(crate) fn override_with(below: Option<Self>, above: Option<Self>) -> Option<Self> {
+        match (above, below) {
+            (Some(above), Some(below)) if above.version.is_none() => Some(Self {
+                version: below.version,
+                ..above
+            }),
+            (above, below) => above.or(below),
+        }
+    }
+}
+
 impl MachineConfig {
+    /// Allows an OS image or a release that is lower than the installed one, as for a config to which an administrator
+    /// returns.
+    pub fn allow_downgrade(&mut self) {
+        self.release.get_or_insert_default().may_be_lower = true;
+    }
+
     /// Whether the config contains entries for the account databases.
     pub fn has_account_entries(&self) -> bool {
         let mut users = self.users.iter();

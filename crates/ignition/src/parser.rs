@@ -307,16 +307,19 @@ fn read_metadata(metadata: &FieldValue<'_>, reading: &mut ParseContext<'_>) -> M
         let all = || annotations.entries();
         read.generated =
             all().any(|(key, value)| key == CONTROLLER_VERSION_ANNOTATION && !value.is_hollow());
-        let allowed = all().find(|(key, _)| *key == ALLOW_DOWNGRADE_ANNOTATION);
-        let may_be_lower = allowed.is_some_and(|(_, value)| value.spelling() == "true");
+        let allowed = all()
+            .find(|(key, value)| *key == ALLOW_DOWNGRADE_ANNOTATION && value.spelling() == "true");
+        let may_be_lower = allowed.is_some();
         let release = all().find(|(key, value)| *key == RELEASE_ANNOTATION && !value.is_hollow());
-        if let Some((_, field)) = release {
-            read.release = Some(Release {
-                version: field.spelling().to_owned(),
-                may_be_lower,
-                origin: field.origin(problems),
-            });
-        }
+        let version = release
+            .as_ref()
+            .map(|(_, field)| field.spelling().to_owned());
+        let stated = release.or(allowed);
+        read.release = stated.map(|(_, field)| Release {
+            version,
+            may_be_lower,
+            origin: field.origin(problems),
+        });
     }
     object.ignore_rest();
     read

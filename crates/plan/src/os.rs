@@ -204,11 +204,12 @@ fn downgrades(changes: &[OsChange], [from, to]: [&MachineConfig; 2], os: &OsFact
         ));
     };
     if let (Some(release), Some(installed)) = (release, &os.release)
-        && is_lower(&release.version, installed)
+        && let Some(version) = &release.version
+        && is_lower(version, installed)
         // The digest is costly, so compute it last.
         && machinist_ignition::digest(from) != machinist_ignition::digest(to)
     {
-        refuse("the release", &release.version, installed, &release.origin);
+        refuse("the release", version, installed, &release.origin);
     }
     let image = changes.iter().find(|change| change.part == OsPart::Image);
     if let (Some(image), Some(offered), Some(installed)) = (image, &os.offered, &os.version)

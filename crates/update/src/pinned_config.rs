@@ -14,6 +14,9 @@ use machinist_base::{abs_path::AbsPath, digest::Digest, reason::Reason};
 use machinist_ignition::MachineConfig;
 use machinist_rootfs::{Root, RootError};
 
+/// The command that returns to a config that the machine had before.
+pub const ROLLBACK_COMMAND: &str = "rollback";
+
 /// Maximum size of a config in base64.
 const MAX_PINNED_CONFIG_BYTES: u64 = 768 << 20;
 
@@ -114,6 +117,9 @@ impl PinnedConfig {
             return Err(garbled("the digest of its config does not match"));
         }
         config.name = head.name;
+        if head.by == ROLLBACK_COMMAND {
+            config.allow_downgrade();
+        }
         Ok(Some(Self {
             config: Arc::new(config),
             digest: head.digest,
@@ -159,12 +165,13 @@ mod tests {
     }
 
     fn hold() -> PinnedConfig {
-        let (config, digest) = config("earlier");
+        let (mut config, digest) = config("earlier");
+        Arc::make_mut(&mut config).allow_downgrade();
         PinnedConfig {
             config,
             digest,
             over: Some(self::config("later").1),
-            by: "rollback".to_owned(),
+            by: ROLLBACK_COMMAND.to_owned(),
             since: Timestamp::from_second(1_800_000_000).unwrap(),
         }
     }
