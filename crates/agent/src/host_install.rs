@@ -18,7 +18,7 @@ use machinist_base::{
 };
 use machinist_plan::{
     UNIT_DIR,
-    recovery_units::{COPY_DIR, GUARD_UNIT, RECOVER_UNIT, RECOVERY_TARGET},
+    recovery_units::{COPY_DIR, FALLBACK_UNIT, GUARD_UNIT, RECOVER_UNIT, RECOVERY_TARGET},
 };
 use machinist_rootfs::{ChunkedReader, Root, RootError, Stat};
 use machinist_update::{observe::ObserveError, service_port, store::StoreError};
@@ -80,6 +80,7 @@ struct HostPaths {
     program: AbsPath,
     guard: AbsPath,
     recover: AbsPath,
+    fallback: AbsPath,
     wants: AbsPath,
     link: AbsPath,
 }
@@ -93,14 +94,20 @@ impl HostPaths {
             program: AbsPath::new(units::HOST_PROGRAM_PATH)?,
             guard: unit(GUARD_UNIT)?,
             recover: unit(RECOVER_UNIT)?,
+            fallback: unit(FALLBACK_UNIT)?,
             link: wants.join(RECOVER_UNIT)?,
             wants,
         })
     }
 
     /// In order of dependency: each one needs those after it.
-    fn all(&self) -> [&AbsPath; 4] {
-        [&self.link, &self.recover, &self.guard, &self.program]
+    fn all(&self) -> [&AbsPath; 5] {
+        let [recover, guard, fallback] = self.units();
+        [&self.link, recover, guard, fallback, &self.program]
+    }
+
+    fn units(&self) -> [&AbsPath; 3] {
+        [&self.recover, &self.guard, &self.fallback]
     }
 }
 

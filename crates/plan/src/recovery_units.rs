@@ -12,6 +12,9 @@ pub const RECOVER_UNIT: &str = "machinist-recover.service";
 /// Judges the boot; the unit above pulls it in.
 pub const GUARD_UNIT: &str = "machinist-guard.service";
 
+/// Restarts the machine if recovery cannot run in a boot that tries an operating system.
+pub const FALLBACK_UNIT: &str = "machinist-trial-fallback.service";
+
 /// The target that pulls recovery in.
 pub const RECOVERY_TARGET: &str = "sysinit.target";
 
@@ -50,8 +53,7 @@ fn is_part(path: &AbsPath) -> bool {
         let enables = below
             .strip_suffix(RECOVER_UNIT)
             .and_then(|dir| dir.strip_suffix('/'));
-        return below == RECOVER_UNIT
-            || below == GUARD_UNIT
+        return [RECOVER_UNIT, GUARD_UNIT, FALLBACK_UNIT].contains(&below)
             || enables.is_some_and(|dir| dir.ends_with(".wants") || dir.ends_with(".requires"));
     }
     AbsPath::new(COPY_DIR).is_ok_and(|copy| path.is_under(&copy))

@@ -36,7 +36,8 @@ impl HostInstall {
         // An older or damaged copy could not read a journal that this agent cannot read.
         let journal = store::peek(&self.root).map_err(InstallError::Journal)?;
         let places = HostPaths::new()?;
-        let own = [&places.recover, &places.guard]
+        let own = places
+            .units()
             .map(|path| installed_state_of_unit(&self.root, path))
             .into_iter()
             .collect::<Result<Vec<_>, _>>()?;
@@ -46,7 +47,7 @@ impl HostInstall {
         }
         let why =
             missing.unwrap_or_else(|| "the other recovery unit is managed by machinist".to_owned());
-        for (standing, path) in own.iter().zip([&places.recover, &places.guard]) {
+        for (standing, path) in own.iter().zip(places.units()) {
             if *standing == InstalledState::Foreign {
                 return Err(foreign(path, &why));
             }

@@ -30,7 +30,7 @@ impl InstalledFiles {
         {
             found.units.push(places.link.clone());
         }
-        for unit in [&places.recover, &places.guard] {
+        for unit in places.units() {
             if is_our_unit(root, unit)? {
                 found.units.push(unit.clone());
             }
@@ -39,7 +39,7 @@ impl InstalledFiles {
             found.program.push(places.program.clone());
         }
         // Temporary files that a crash during installation may have left.
-        for unit in [&places.recover, &places.guard] {
+        for unit in places.units() {
             found.units.extend(half_written(root, unit)?);
         }
         found.program.extend(half_written(root, &places.program)?);

@@ -1,6 +1,6 @@
 //! The package's units, adapted to a host without the package.
 
-use machinist_plan::recovery_units::{GUARD_UNIT, RECOVER_UNIT};
+use machinist_plan::recovery_units::{FALLBACK_UNIT, GUARD_UNIT, RECOVER_UNIT};
 
 /// Path of the program's copy on the host.
 pub(super) const HOST_PROGRAM_PATH: &str = "/usr/local/libexec/machinist/machinist";
@@ -10,10 +10,17 @@ const PACKAGE_PROGRAM_PATH: &str = "/usr/bin/machinist";
 
 const RECOVER_UNIT_TEXT: &str = include_str!("../../../../systemd/machinist-recover.service");
 const GUARD_UNIT_TEXT: &str = include_str!("../../../../systemd/machinist-guard.service");
+const FALLBACK_UNIT_TEXT: &str =
+    include_str!("../../../../systemd/machinist-trial-fallback.service");
+
+/// The first line of each unit.
+const FIRST_LINE: &str =
+    "# Written by the agent in this node's pod; local changes are overwritten.";
 
 /// Names and texts of the units; a unit comes before the one that depends on it.
-pub(super) fn texts() -> [(&'static str, String); 2] {
+pub(super) fn texts() -> [(&'static str, String); 3] {
     [
+        (FALLBACK_UNIT, rewritten(FALLBACK_UNIT_TEXT)),
         (GUARD_UNIT, rewritten(GUARD_UNIT_TEXT)),
         (RECOVER_UNIT, rewritten(RECOVER_UNIT_TEXT)),
     ]
@@ -22,13 +29,12 @@ pub(super) fn texts() -> [(&'static str, String); 2] {
 /// Whether the agent wrote this unit, in any version.
 pub(super) fn is_ours(text: &str) -> bool {
     let start = format!("ExecStart={HOST_PROGRAM_PATH} ");
-    text.lines().any(|line| line.starts_with(&start))
+    text.starts_with(FIRST_LINE) || text.lines().any(|line| line.starts_with(&start))
 }
 
 /// Replaces the package's program path by that of the copy.
 fn rewritten(text: &str) -> String {
-    let head = "# Written by the agent in this node's pod; local changes are overwritten.\n\
-                # To remove it, run `machinist uninstall`.\n\n";
+    let head = format!("{FIRST_LINE}\n# To remove it, run `machinist uninstall`.\n\n");
     let lines = text.lines().map(|line| match line.split_once('=') {
         Some((key @ ("ExecStart" | "ConditionFileIsExecutable"), value)) => {
             let rest = value.strip_prefix(PACKAGE_PROGRAM_PATH).unwrap_or(value);
@@ -40,7 +46,7 @@ fn rewritten(text: &str) -> String {
         }
         _ => format!("{line}\n"),
     });
-    std::iter::once(head.to_owned()).chain(lines).collect()
+    std::iter::once(head).chain(lines).collect()
 }
 
 #[cfg(test)]
@@ -58,7 +64,10 @@ mod tests {
     fn host_units_differ_from_package_units_only_in_the_program_path() {
         let originals = [GUARD_UNIT_TEXT, RECOVER_UNIT_TEXT];
         let commands = ["guard", "recover"];
-        for (((_, text), original), command) in texts().iter().zip(originals).zip(commands) {
+        let [(_, fallback), texts @ ..] = texts();
+        assert!(is_ours(&fallback) && !is_ours(FALLBACK_UNIT_TEXT));
+        assert_eq!(lines(&fallback), lines(FALLBACK_UNIT_TEXT));
+        for (((_, text), original), command) in texts.iter().zip(originals).zip(commands) {
             assert!(is_ours(text) && !is_ours(original));
             assert!(!text.contains(PACKAGE_PROGRAM_PATH), "{text}");
             let (new, old) = (lines(text), lines(original));
