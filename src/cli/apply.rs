@@ -40,8 +40,10 @@ use machinist_update::{
 #[command(after_help = "\
 Shows the plan and asks for confirmation; --yes is required without a terminal. If an agent is running, it applies \
 the config: immediately, even outside update.windows, and with the reboot if update.reboot is ask. Files given here \
-override the agent's source until the source changes, or until apply is called without files, which applies the \
-source's config, in a cluster the Node's desired config.
+are the whole config: everything else that machinist manages is removed. They override the agent's source until the \
+source changes, or until apply is called without files, which applies the source's config, in a cluster the Node's \
+desired config. A new OS image and packages are downloaded first. They and new kernel arguments are tried by one boot, \
+and become the default if it is healthy.
 
 Examples:
   machinist apply 10-chrony.yaml

@@ -14,9 +14,9 @@ use machinist_update::{observe_and_plan, store};
 /// Flags of `plan`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Changes nothing. Exits with 0 if there are no changes, 2 if there are, 1 if the config is refused. With --pool, shows \
-what a rollout of a MachineConfigPool would do with the files applied: the changes of its rendered config, what they \
-need on each node, the order of the nodes, and what blocks it.
+Changes nothing. Exits with 0 if there are no changes, 2 if there are, 1 if the config is refused. Files given here \
+are the whole config, except with --pool, which shows what a rollout of a MachineConfigPool would do with the files \
+applied: the changes of its rendered config, what they need on each node, the order of the nodes, and what blocks it.
 
 Examples:
   machinist plan

@@ -41,10 +41,11 @@ use machinist_update::{
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Removes the units and the program that the agent of a DaemonSet installed on the host, its cordon, and its \
-annotations, conditions and taints on the Node, and the protection of pinned images. Cordons of other clients, files \
-and units of configs, images, and installed packages are kept. May be repeated. Refused while an agent is running, an \
-update is not finished, the node is drained for one, or units that the agent stopped still have to be started. To \
-uninstall from all nodes of a cluster, use packaging/kubernetes/uninstall.
+annotations, conditions and taints on the Node, the protection of pinned images, a staged boot entry or deployment, \
+and downloaded OS images and packages that no deployment has. Cordons of other clients, files, units and kernel \
+arguments of configs, deployments, other images, and installed packages are kept. May be repeated. Refused while an \
+agent is running, an update is not finished, the node is drained for one, or units that the agent stopped still have \
+to be started. To uninstall from all nodes of a cluster, use packaging/kubernetes/uninstall.
 
 Examples:
   machinist uninstall --dry-run
