@@ -12,7 +12,7 @@ use super::{
     full_disk::FillableHost,
     interruptions::Interruption,
     power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, stages, updates},
-    systemd_boot_machine::{BEFORE, Bootctl, SystemdBootMachine},
+    systemd_boot_machine::{BEFORE, Bootctl, HOST_ARGUMENTS, SystemdBootMachine},
 };
 
 pub(crate) struct SystemdBootHost {
@@ -166,7 +166,33 @@ async fn a_kernel_that_is_installed_later_has_the_kept_arguments() {
     host.reboot();
     updates(&host, "nosmt", "").await;
     host.reboot();
-    assert_eq!(host.running(), "root=UUID=1234 ro nosmt");
+    assert_eq!(
+        host.running(),
+        "root=UUID=1234 ro systemd.machine_id=1234 nosmt"
+    );
+}
+
+/// kernel-install appends `systemd.machine_id=` to those of /etc/kernel/cmdline.
+#[tokio::test]
+async fn arguments_before_those_of_kernel_install_leave_the_entries_with_the_config() {
+    for (kept, next) in [("nosmt", ""), ("isolcpus=1-3", "isolcpus=4-7")] {
+        let host = SystemdBootHost::new();
+        updates(&host, "", "audit=0 quiet").await;
+        host.reboot();
+        fs::write(host.path("etc/kernel/cmdline"), "root=UUID=1234 ro\n").unwrap();
+        updates(&host, kept, "").await;
+        let file = || host.read("etc/kernel/cmdline").trim().to_owned();
+        assert_eq!(file(), format!("root=UUID=1234 ro {kept}"));
+        host.install_kernel("6.2", &file());
+        host.reboot();
+        let before = format!("root=UUID=1234 ro {kept} systemd.machine_id=1234");
+        assert_eq!(host.running(), before);
+        updates(&host, next, kept).await;
+        assert_eq!(file(), format!("root=UUID=1234 ro {next}").trim());
+        host.reboot();
+        let after = format!("root=UUID=1234 ro systemd.machine_id=1234 {next}");
+        assert_eq!(host.running(), after.trim());
+    }
 }
 
 /// Without the file, kernel-install copies the arguments of the running kernel, those of a trial as well.
@@ -288,8 +314,5 @@ async fn a_request_of_the_administrator_is_kept_by_lock_and_discard() {
     host.set("LoaderEntryOneShot", "1234-6.1.conf");
     host.agent().discard().await.unwrap();
     host.reboot();
-    assert_eq!(
-        host.running(),
-        "root=UUID=1234 ro net.ifnames=0 quiet console=tty0"
-    );
+    assert_eq!(host.running(), HOST_ARGUMENTS);
 }

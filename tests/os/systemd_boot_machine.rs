@@ -20,10 +20,15 @@ use machinist_update::os::{
 use super::interruptions::{Interruption, Lack};
 
 /// The arguments of the machine before the first step.
-pub(crate) const BEFORE: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 audit=0 quiet";
+pub(crate) const BEFORE: &str =
+    "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 systemd.machine_id=1234 audit=0 quiet";
 
 /// The entry that kernel-install wrote.
-pub(crate) const HOST_ARGUMENTS: &str = "root=UUID=1234 ro net.ifnames=0 quiet console=tty0";
+pub(crate) const HOST_ARGUMENTS: &str =
+    "root=UUID=1234 ro net.ifnames=0 quiet console=tty0 systemd.machine_id=1234";
+
+/// What kernel-install appends where the names of entries begin with the machine ID.
+const MACHINE_ID: &str = "systemd.machine_id=1234";
 
 const BOOTCTL: &str = "/usr/bin/bootctl";
 const VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
@@ -153,6 +158,10 @@ impl SystemdBootMachine {
 
     /// Installs a kernel as kernel-install does.
     pub(crate) fn install_kernel(&self, version: &str, arguments: &str) {
+        let arguments = match arguments.contains("systemd.machine_id=") {
+            true => arguments.to_owned(),
+            false => format!("{arguments} {MACHINE_ID}"),
+        };
         let text = format!(
             "# Boot Loader Specification type#1 entry\ntitle      Debian GNU/Linux 13 (trixie)\nversion    {version}\n\
              machine-id 1234\nsort-key   debian\noptions    {arguments}\nlinux      /1234/{version}/linux\n\

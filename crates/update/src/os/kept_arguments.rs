@@ -1,6 +1,6 @@
 //! The kernel arguments that a kept deployment has from machinist, in comments of the file that selects it.
 
-use machinist_ignition::KernelCommandLine;
+use machinist_ignition::{KernelArgument, KernelCommandLine};
 
 const HOST: &str = "# Host: ";
 const CURRENT: &str = "# Current: ";
@@ -87,16 +87,25 @@ impl KeptArguments {
         if found.as_ref().is_some_and(is_known) || self.current.iter().next().is_none() {
             return found;
         }
+        let is_host_same = joined(&self.host, &self.previous.clone().unwrap_or_default()) == *all;
+        if let Some(host) = self.host_around(all).filter(|_| !is_host_same) {
+            return Some((self.clone(), host));
+        }
+        found.or_else(|| {
+            let before = self.before()?;
+            let host = before.host_around(all)?;
+            Some((before, host))
+        })
+    }
+
+    /// The arguments without the current ones, wherever these are; `None` if one is missing.
+    fn host_around(&self, all: &KernelCommandLine) -> Option<KernelCommandLine> {
         let mut host = all.clone();
         for own in self.current.iter().rev() {
             host.remove_last(own);
         }
         let has_all = host.iter().len() + self.current.iter().len() == all.iter().len();
-        let is_host_same = joined(&self.host, &self.previous.clone().unwrap_or_default()) == *all;
-        match has_all && !is_host_same {
-            true => Some((self.clone(), host)),
-            false => found,
-        }
+        has_all.then_some(host)
     }
 
     /// The arguments that a boot has, which has all of these, and those of the host among them. They are the ones before
@@ -139,6 +148,29 @@ pub(super) fn joined(host: &KernelCommandLine, own: &KernelCommandLine) -> Kerne
     all
 }
 
+/// The arguments that follow those of the host; `None` if others do.
+pub(super) fn following_host(
+    host: &KernelCommandLine,
+    all: &KernelCommandLine,
+) -> Option<KernelCommandLine> {
+    let own: KernelCommandLine = all.iter().skip(host.iter().len()).cloned().collect();
+    (joined(host, &own) == *all).then_some(own)
+}
+
+/// The arguments besides those of the host, in any order; `None` if one of the host is missing.
+pub(super) fn besides_host(
+    host: &KernelCommandLine,
+    all: &KernelCommandLine,
+) -> Option<KernelCommandLine> {
+    let mut missing: Vec<&KernelArgument> = host.iter().collect();
+    let own = all.iter().filter(|one| {
+        let of_host = missing.iter().position(|other| other == one);
+        of_host.map(|at| missing.remove(at)).is_none()
+    });
+    let own: KernelCommandLine = own.cloned().collect();
+    missing.is_empty().then_some(own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +207,24 @@ mod tests {
             .in_config(&KernelCommandLine::parse("quiet splash"), false)
             .unwrap();
         assert_eq!((found, host.to_string()), (none, "quiet splash".to_owned()));
+    }
+
+    /// Other programs append to the entries of new kernels, also after a keep that did not reach the file with which these
+    /// begin.
+    #[test]
+    fn arguments_among_those_of_the_host_are_found() {
+        let kept = kept("quiet", "a=2", Some("a=1"));
+        for (all, expected) in [
+            ("quiet a=2", Some(("a=2", "quiet"))),
+            ("quiet a=2 x=1", Some(("a=2", "quiet x=1"))),
+            ("quiet a=1 x=1", Some(("a=1", "quiet x=1"))),
+            ("quiet a=1", Some(("a=1", "quiet"))),
+            ("quiet x=1", None),
+        ] {
+            let found = kept.among(&KernelCommandLine::parse(all));
+            let found = found.map(|(kept, host)| (kept.current.to_string(), host.to_string()));
+            let expected = expected.map(|(own, host)| (own.to_owned(), host.to_owned()));
+            assert_eq!(found, expected, "{all}");
+        }
     }
 }

@@ -238,3 +238,6 @@ fn missing(step: ProviderStep, id: &DeploymentId) -> OsError {
         id: id.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

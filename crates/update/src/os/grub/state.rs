@@ -10,13 +10,13 @@ use super::{
 };
 use crate::os::{
     Deployment, MAX_COMMAND_LINE_BYTES, StagedDeployment,
-    kept_arguments::{KeptArguments, joined},
+    kept_arguments::{KeptArguments, besides_host, following_host, joined},
     trial_arguments::{id_of, without_trial},
 };
 use machinist_boot_loader::grub::{
     BootError, EnvironmentBlock, GrubFiles as _, KernelBoot, SimulatedGrub, kernel_command_line,
 };
-use machinist_ignition::{KernelArgument, KernelCommandLine};
+use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
 /// The file that appends the arguments of kept deployments. Its name sorts after those of packages, such as
@@ -268,20 +268,11 @@ pub(super) fn own_arguments(
     host: &KernelCommandLine,
     all: &KernelCommandLine,
 ) -> Result<KernelCommandLine, GrubError> {
-    let own: KernelCommandLine = all.iter().skip(host.iter().len()).cloned().collect();
-    if joined(host, &own) == *all {
-        return Ok(own);
-    }
-    let mut missing: Vec<&KernelArgument> = host.iter().collect();
-    let own = all.iter().filter(|one| {
-        let of_host = missing.iter().position(|other| other == one);
-        of_host.map(|at| missing.remove(at)).is_none()
+    let own = following_host(host, all).or_else(|| match menu {
+        MenuSource::GrubConfig => None,
+        MenuSource::BlsConfig => besides_host(host, all),
     });
-    let own: KernelCommandLine = own.cloned().collect();
-    match missing.is_empty() && menu == MenuSource::BlsConfig {
-        true => Ok(own),
-        false => Err(GrubError::ForeignArguments(all.to_string())),
-    }
+    own.ok_or_else(|| GrubError::ForeignArguments(all.to_string()))
 }
 
 pub(super) fn has_arguments(

@@ -30,7 +30,7 @@ pub(super) enum SystemdBootError {
          set-preferred)"
     )]
     Preferred(String),
-    #[error("the arguments of the boot do not begin with those of the entry {0}")]
+    #[error("the boot lacks arguments of the host in the entry {0}")]
     ForeignArguments(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,

@@ -74,7 +74,8 @@ impl NewEntry {
             return Ok(None);
         }
         state.check_preferred()?;
-        state.own_arguments(&arguments)?;
+        // A kept deployment has its arguments in this order.
+        let arguments = joined(&state.host, &state.own_arguments(&arguments)?);
         let id = id_of(&arguments);
         let all = with_trial(&arguments, &id);
         if is_too_long(&all) {

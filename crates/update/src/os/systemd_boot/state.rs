@@ -9,7 +9,7 @@ use super::{
 use crate::os::{
     Deployment, DeploymentId, MAX_COMMAND_LINE_BYTES, StagedDeployment,
     boot_entry::{kept_file, kept_number},
-    kept_arguments::{KeptArguments, joined},
+    kept_arguments::{KeptArguments, besides_host, following_host, joined},
     trial_arguments::{id_of, without_trial},
 };
 use machinist_base::abs_path::AbsPath;
@@ -56,7 +56,7 @@ impl SystemdBootState {
         let written = newest.and_then(|number| files.text(&kept_file(number)));
         let written = KeptArguments::parse(written.unwrap_or_default());
         let all = KernelCommandLine::parse(&default.options);
-        let (kept, host) = written.in_config(&all, true).unwrap_or_else(|| {
+        let (kept, host) = written.among(&all).unwrap_or_else(|| {
             // The entry of a kernel that was installed without the arguments of machinist.
             (written.of_host_alone(&all), all.clone())
         });
@@ -73,13 +73,22 @@ impl SystemdBootState {
     }
 
     pub(super) fn selected(&self) -> Deployment {
-        let arguments = KernelCommandLine::parse(&self.default.options);
-        Deployment::of_arguments(id_of(&arguments), arguments)
+        self.deployment(KernelCommandLine::parse(&self.default.options))
     }
 
     pub(super) fn booted(&self) -> Deployment {
-        let (arguments, _) = without_trial(&self.booted);
-        Deployment::of_arguments(id_of(&arguments), arguments)
+        self.deployment(without_trial(&self.booted).0)
+    }
+
+    /// The deployment with these arguments. Its identifier is that of a kept entry, in which those of machinist are the
+    /// last ones: kernel-install appends others to them.
+    fn deployment(&self, arguments: KernelCommandLine) -> Deployment {
+        let own = self.own_arguments(&arguments);
+        let id = match own {
+            Ok(own) => id_of(&joined(&self.host, &own)),
+            Err(_) => id_of(&arguments),
+        };
+        Deployment::of_arguments(id, arguments)
     }
 
     /// Whether the running kernel was started for a trial.
@@ -92,18 +101,14 @@ impl SystemdBootState {
         Some(Deployment::of_arguments(id_of(&arguments), arguments))
     }
 
-    /// The arguments of a boot that follow those of the host.
+    /// The arguments of a boot besides those of the host. They may be among these: kernel-install appends
+    /// `systemd.machine_id=` to those of /etc/kernel/cmdline.
     pub(super) fn own_arguments(
         &self,
         all: &KernelCommandLine,
     ) -> Result<KernelCommandLine, SystemdBootError> {
-        let own: KernelCommandLine = all.iter().skip(self.host.iter().len()).cloned().collect();
-        match joined(&self.host, &own) == *all {
-            true => Ok(own),
-            false => Err(SystemdBootError::ForeignArguments(
-                self.default.file.clone(),
-            )),
-        }
+        let own = following_host(&self.host, all).or_else(|| besides_host(&self.host, all));
+        own.ok_or_else(|| SystemdBootError::ForeignArguments(self.default.file.clone()))
     }
 
     /// Fails if an entry is preferred: later boots would not enter that of a kept deployment.

@@ -1,0 +1,114 @@
+//! Entries of trials and of kept deployments on a host with the files of kernel-install.
+
+use super::{
+    new_entry::{KeptEntry, NewEntry},
+    state::SystemdBootState,
+};
+use crate::os::{DesiredDeployment, KernelArgumentEdit, trial_arguments::without_trial};
+use machinist_base::abs_path::AbsPath;
+use machinist_boot_loader::systemd_boot::MenuEntry;
+use machinist_ignition::KernelCommandLine;
+use machinist_rootfs::Root;
+use tempfile::TempDir;
+
+struct Host(TempDir);
+
+impl Host {
+    /// A host on which machinist has kept these arguments.
+    fn with_kept(own: &str) -> Self {
+        let host = Self(tempfile::tempdir().unwrap());
+        let mounts = "31 22 8:1 / /efi rw - vfat /dev/sda1 rw\n";
+        host.write("proc/1/mountinfo", mounts);
+        host.write("efi/1234/6.1/linux", "kernel");
+        host.write("efi/1234/6.1/initrd", "initrd");
+        let entry =
+            "sort-key debian\nmachine-id 1234\nlinux /1234/6.1/linux\ninitrd /1234/6.1/initrd\n";
+        host.write(
+            "efi/loader/entries/1234-6.1.conf",
+            &format!("version 6.1\noptions root=x ro\n{entry}"),
+        );
+        let kept = format!(
+            "# Host: root=x ro\n# Current: {own}\n# Previous: \nversion 6.1.machinist1\noptions root=x ro {own}\n{entry}"
+        );
+        host.write("efi/loader/entries/machinist-1.conf", &kept);
+        host.runs(&format!("root=x ro {own}"));
+        host
+    }
+
+    fn root(&self) -> Root {
+        Root::open(self.0.path()).unwrap()
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = AbsPath::new(format!("/{path}")).unwrap();
+        let root = self.root();
+        root.make_dirs(&path.parent().unwrap(), 0o755).unwrap();
+        root.replace(&path, text.as_bytes(), 0o644).unwrap();
+    }
+
+    /// Installs a newer kernel, which becomes the default.
+    fn install_kernel(&self, file: &str, options: &str) {
+        self.write("efi/1234/6.2/linux", "kernel");
+        self.write("efi/1234/6.2/initrd", "initrd");
+        let entry = format!(
+            "version 6.2\nsort-key debian\nmachine-id 1234\noptions {options}\nlinux /1234/6.2/linux\ninitrd \
+             /1234/6.2/initrd\n"
+        );
+        self.write(&format!("efi/loader/entries/{file}"), &entry);
+    }
+
+    fn runs(&self, arguments: &str) {
+        self.write("proc/cmdline", arguments);
+    }
+
+    fn state(&self) -> SystemdBootState {
+        SystemdBootState::read(&self.root()).unwrap()
+    }
+}
+
+fn wanted(append: &str, remove: &str) -> DesiredDeployment {
+    let [append, remove] = [append, remove].map(KernelCommandLine::parse);
+    DesiredDeployment {
+        kernel_arguments: KernelArgumentEdit { remove, append },
+        ..DesiredDeployment::default()
+    }
+}
+
+/// kernel-install appends `systemd.machine_id=` to the arguments of /etc/kernel/cmdline.
+#[test]
+fn arguments_before_those_that_kernel_install_appends_are_changed() {
+    for (own, remove, append, expected) in [
+        ("nosmt", "nosmt", "", ""),
+        (
+            "isolcpus=1-3",
+            "isolcpus=1-3",
+            "isolcpus=4-7",
+            " isolcpus=4-7",
+        ),
+        ("nosmt", "", "audit=0", " nosmt audit=0"),
+        ("a=1 b=1", "a=1 b=1", "b=1 a=1", " b=1 a=1"),
+    ] {
+        let host = Host::with_kept(own);
+        let options = format!("root=x ro {own} systemd.machine_id=1234");
+        host.install_kernel("1234-6.2.conf", &options);
+        host.runs(&options);
+        let state = host.state();
+        let before = state.selected();
+        assert_eq!(state.booted(), before);
+        assert_eq!(state.kept.current, KernelCommandLine::parse(own));
+        let expected = format!("root=x ro systemd.machine_id=1234{expected}");
+        let entry = NewEntry::of(&state, &wanted(append, remove)).unwrap();
+        let text = entry.unwrap().text.unwrap();
+        let entry = MenuEntry::parse("machinist-trial.conf", &text, "x64").unwrap();
+        let (trial, is_trial) = without_trial(&KernelCommandLine::parse(&entry.options));
+        assert!(is_trial);
+        assert_eq!(trial.to_string(), expected);
+        let own = state.own_arguments(&trial).unwrap();
+        let kept = KeptEntry::of(&state, &state.kept.followed_by(state.host.clone(), own)).unwrap();
+        host.write(&format!("efi/loader/entries/{}", kept.file), &kept.text);
+        let state = host.state();
+        assert_eq!(state.selected().kernel_arguments.to_string(), expected);
+        // A rollback finds the deployment from which the update began.
+        assert_eq!(state.previous().unwrap().id, before.id);
+    }
+}
