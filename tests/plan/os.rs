@@ -287,6 +287,10 @@ fn arguments_for_a_shell_instead_of_services_are_refused() {
         "init=/bin/sh",
         "init=\"/usr/bin/bash\"",
         "rdinit=/bin/busybox",
+        "machinist.trial",
+        "quiet machinist.trial=machinist-0123456789abcdef",
+        "\"machinist.trial=x y\"",
+        "-- machinist.trial=x",
     ] {
         assert!(refused(argument), "{argument}");
     }
@@ -298,6 +302,7 @@ fn arguments_for_a_shell_instead_of_services_are_refused() {
         "init=/bin/false",
         "init=/lib/systemd/systemd",
         "rdinit=/init",
+        "machinist.trials=1",
         "init",
     ] {
         assert!(!refused(argument), "{argument}");

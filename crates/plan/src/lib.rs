@@ -92,8 +92,8 @@ pub use object::{NewObject, NodeKind, ObjectKind};
 pub use operation::{MAX_TOTAL_FILE_BYTES, Operation, OperationKind};
 pub use os::{
     BaseConfig, HostKind, ImageRef, ImageRefError, ImageTransport, KernelType, OsCapabilities,
-    OsFacts, OsPackages, OsUpdate, ProviderObstacle, extension_names, extension_packages, is_lower,
-    optional_extension_packages, package_names,
+    OsFacts, OsPackages, OsUpdate, ProviderObstacle, TRIAL_ARGUMENT, extension_names,
+    extension_packages, is_lower, optional_extension_packages, package_names,
 };
 pub use policy::{Policies, cluster_policies, same_images};
 pub use selinux::SelinuxLabels;

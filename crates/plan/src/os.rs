@@ -17,6 +17,7 @@ pub(super) use self::warnings::warnings;
 pub use self::{
     host_kind::{BaseConfig, HostKind, OsCapabilities, OsFacts, OsUpdate, ProviderObstacle},
     image_ref::{ImageRef, ImageRefError, ImageTransport},
+    kernel_arguments::TRIAL_ARGUMENT,
     packages::{
         KernelType, OsPackages, extension_names, extension_packages, optional_extension_packages,
     },

@@ -9,6 +9,10 @@ use machinist_ignition::{
     EntryKind, KernelArgument, KernelCommandLine, MachineConfig, Refusal, kernel_argument_fault,
 };
 
+/// The name of an argument that marks the kernel of a trial. The kernel ignores it, because it has no module
+/// `machinist`.
+pub const TRIAL_ARGUMENT: &str = "machinist.trial";
+
 /// File names of shells. As pid 1, they start no service and do not exit.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "zsh", "busybox"];
 
@@ -22,6 +26,19 @@ fn starts_only_shell(argument: &KernelArgument) -> bool {
             file_name.is_some_and(|name| SHELLS.contains(&name))
         }
         _ => argument.as_str() == "-b",
+    }
+}
+
+/// Why an argument must not be in a config, although it can be passed to a kernel; none if it may.
+fn fault(argument: &KernelArgument) -> Option<&'static str> {
+    match argument {
+        one if one.name() == TRIAL_ARGUMENT => {
+            Some("marks the boot of a trial, and only machinist sets it")
+        }
+        one if starts_only_shell(one) => {
+            Some("starts a shell and no service, so that no boot could be verified")
+        }
+        _ => None,
     }
 }
 
@@ -84,7 +101,7 @@ pub(super) fn edits(
     (remove_arguments, append_arguments)
 }
 
-/// Refuses arguments that are new in this config and that cannot be passed to a kernel.
+/// Refuses arguments that are new in this config and that cannot be passed to a kernel, or must not be.
 pub(super) fn refusals(
     [from, to]: [&MachineConfig; 2],
     running: &KernelCommandLine,
@@ -109,14 +126,9 @@ pub(super) fn refusals(
             );
         }
         let new = KernelCommandLine::parse(text);
-        if let Some(word) = new.iter().find(|one| starts_only_shell(one)) {
-            let word = word.as_str();
-            refuse(
-                word,
-                format!(
-                    "the kernel argument {word} starts a shell and no service, so that no boot could be verified"
-                ),
-            );
+        let unusable = new.iter().find_map(|one| Some((one.as_str(), fault(one)?)));
+        if let Some((word, fault)) = unusable {
+            refuse(word, format!("the kernel argument {word} {fault}"));
         }
     }
     let after = KernelCommandLine::of(&to.kernel_arguments);

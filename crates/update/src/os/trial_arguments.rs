@@ -4,10 +4,7 @@ use std::collections::BTreeSet;
 
 use machinist_base::digest::Digest;
 use machinist_ignition::{KernelArgument, KernelCommandLine};
-
-/// The name of an argument that marks the kernel of a trial. The kernel ignores it, because it has no module
-/// `machinist`.
-const TRIAL_MARK: &str = "machinist.trial";
+use machinist_plan::TRIAL_ARGUMENT;
 
 /// Makes a boot that fails restart the machine, so that the boot loader enters the previous deployment: a kernel that
 /// panics, initramfs-tools without a root file system (both by `panic`), dracut, and a systemd that cannot go on, such as
@@ -71,7 +68,7 @@ fn assembled(
     is_omitted: impl Fn(&KernelArgument) -> bool,
 ) -> KernelCommandLine {
     let mut all = arguments.clone();
-    let mut mark = format!("{TRIAL_MARK}={id}");
+    let mut mark = format!("{TRIAL_ARGUMENT}={id}");
     let restart = KernelCommandLine::parse(RESTART_ARGUMENTS);
     for (at, one) in restart.iter().enumerate() {
         match is_omitted(one) {
@@ -125,13 +122,13 @@ pub(super) fn is_trial_of(commit: &str, arguments: &KernelCommandLine) -> bool {
 
 /// The identifier in the mark of a trial.
 pub(super) fn trial_id(arguments: &KernelCommandLine) -> Option<&str> {
-    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK)?;
+    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_ARGUMENT)?;
     mark.value()?.split(OMITTED).next()
 }
 
 /// The arguments of a deployment, and whether they were those of a trial.
 pub(super) fn without_trial(arguments: &KernelCommandLine) -> (KernelCommandLine, bool) {
-    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_MARK);
+    let mark = arguments.iter().rfind(|one| one.name() == TRIAL_ARGUMENT);
     let Some(mark) = mark else {
         return (arguments.clone(), false);
     };
