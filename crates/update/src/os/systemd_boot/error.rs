@@ -32,6 +32,10 @@ pub(super) enum SystemdBootError {
     Preferred(String),
     #[error("the boot lacks arguments of the host in the entry {0}")]
     ForeignArguments(String),
+    #[error("the default entry {0} lacks a file: a package may be installing its kernel")]
+    Incomplete(String),
+    #[error("no boot has confirmed the default entry {0} yet, whose name has a boot counter")]
+    Unconfirmed(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
     #[error("{0} is not UTF-8 text")]
@@ -54,14 +58,22 @@ impl SystemdBootError {
                 | Self::Bootctl(_)
                 | Self::NoEntry
                 | Self::UnusualEntry(_)
+                | Self::Incomplete(_)
+                | Self::Unconfirmed(_)
         )
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {
-        OsError::Failed {
-            step,
-            retryable: self.is_retryable(),
-            source: Box::new(self),
+        let retryable = self.is_retryable();
+        let is_busy = step == ProviderStep::Keep && matches!(self, Self::Incomplete(_));
+        let source = Box::new(self);
+        match is_busy {
+            true => OsError::Busy { step, source },
+            false => OsError::Failed {
+                step,
+                retryable,
+                source,
+            },
         }
     }
 }

@@ -74,6 +74,7 @@ impl NewEntry {
             return Ok(None);
         }
         state.check_preferred()?;
+        state.check_confirmed()?;
         // A kept deployment has its arguments in this order.
         let arguments = joined(&state.host, &state.own_arguments(&arguments)?);
         let id = id_of(&arguments);
@@ -112,6 +113,8 @@ impl KeptEntry {
         state: &SystemdBootState,
         kept: &KeptArguments,
     ) -> Result<Self, SystemdBootError> {
+        state.check_confirmed()?;
+        state.check_complete()?;
         let default = &state.default;
         let unusual = || SystemdBootError::UnusualEntry(default.file.clone());
         let version = default.version.as_deref().ok_or_else(unusual)?;

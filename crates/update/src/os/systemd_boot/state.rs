@@ -119,6 +119,28 @@ impl SystemdBootState {
         }
     }
 
+    /// Fails if the default entry has a boot counter, which only a boot that succeeds removes: an entry of a kept
+    /// deployment would start its kernel without one.
+    pub(super) fn check_confirmed(&self) -> Result<(), SystemdBootError> {
+        match self.default.counter {
+            None => Ok(()),
+            Some(_) => Err(SystemdBootError::Unconfirmed(self.default.file.clone())),
+        }
+    }
+
+    /// Fails while the kernel of the default entry is being installed: it lacks a file, or the initial RAM disk that the
+    /// trial has.
+    pub(super) fn check_complete(&self) -> Result<(), SystemdBootError> {
+        let trial = self.entry_of(&self.files, TRIAL_FILE);
+        let trial = trial.filter(|entry| entry.file == TRIAL_FILE);
+        let needs_initrd = trial.is_some_and(|entry| !entry.initrds.is_empty());
+        let lacks_initrd = needs_initrd && self.default.initrds.is_empty();
+        match !lacks_initrd && self.files.is_complete(&self.default) {
+            true => Ok(()),
+            false => Err(SystemdBootError::Incomplete(self.default.file.clone())),
+        }
+    }
+
     /// Whether the next boot enters the staged deployment.
     pub(super) fn is_unlocked(&self) -> bool {
         let requested = self.variables.one_shot.as_deref();

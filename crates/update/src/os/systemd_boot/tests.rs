@@ -4,7 +4,9 @@ use super::{
     new_entry::{KeptEntry, NewEntry},
     state::SystemdBootState,
 };
-use crate::os::{DesiredDeployment, KernelArgumentEdit, trial_arguments::without_trial};
+use crate::os::{
+    DesiredDeployment, KernelArgumentEdit, OsError, ProviderStep, trial_arguments::without_trial,
+};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::systemd_boot::MenuEntry;
 use machinist_ignition::KernelCommandLine;
@@ -72,6 +74,52 @@ fn wanted(append: &str, remove: &str) -> DesiredDeployment {
         kernel_arguments: KernelArgumentEdit { remove, append },
         ..DesiredDeployment::default()
     }
+}
+
+/// The package of a kernel makes the initial RAM disk after its entry.
+#[test]
+fn a_kernel_that_is_being_installed_is_not_kept() {
+    let host = Host::with_kept("nosmt");
+    let state = host.state();
+    let trial = NewEntry::of(&state, &wanted("a=1", "")).unwrap().unwrap();
+    host.write(
+        "efi/loader/entries/machinist-trial.conf",
+        &trial.text.unwrap(),
+    );
+    let keep = || {
+        let state = host.state();
+        let own = KernelCommandLine::parse("nosmt a=1");
+        let kept = KeptEntry::of(&state, &state.kept.followed_by(state.host.clone(), own));
+        kept.map_err(|error| error.at(ProviderStep::Keep))
+    };
+    let is_busy = || matches!(keep(), Err(OsError::Busy { .. }));
+    assert!(!is_busy());
+    host.install_kernel("1234-6.2.conf", "root=x ro nosmt");
+    let initrd = AbsPath::new("/efi/1234/6.2/initrd").unwrap();
+    host.root().remove_file(&initrd).unwrap();
+    assert!(is_busy(), "the initial RAM disk does not exist");
+    let entry = "version 6.2\nsort-key debian\nmachine-id 1234\noptions root=x ro nosmt\nlinux /1234/6.2/linux\n";
+    host.write("efi/loader/entries/1234-6.2.conf", entry);
+    assert!(is_busy(), "the entry has none yet");
+    host.install_kernel("1234-6.2.conf", "root=x ro nosmt");
+    keep().unwrap();
+}
+
+/// The copy would have no counter, so that no boot would leave a kernel that does not start.
+#[test]
+fn an_entry_that_no_boot_has_confirmed_is_not_copied() {
+    let host = Host::with_kept("nosmt");
+    host.install_kernel("1234-6.2+3.conf", "root=x ro nosmt");
+    let state = host.state();
+    let refused = NewEntry::of(&state, &wanted("a=1", "")).map(drop);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("1234-6.2+3.conf"), "{text}");
+    let kept = state.kept.clone();
+    assert!(KeptEntry::of(&state, &kept).is_err());
+    host.install_kernel("1234-6.2.conf", "root=x ro nosmt");
+    let counted = AbsPath::new("/efi/loader/entries/1234-6.2+3.conf").unwrap();
+    host.root().remove_file(&counted).unwrap();
+    NewEntry::of(&host.state(), &wanted("a=1", "")).unwrap();
 }
 
 /// kernel-install appends `systemd.machine_id=` to the arguments of /etc/kernel/cmdline.
