@@ -80,6 +80,8 @@ pub enum ProviderObstacle {
     OldSystemdBoot,
     /// The program that sets the EFI variables of systemd-boot is missing.
     NoBootctl,
+    /// The file system of systemd-boot's entries is mounted read-only.
+    EntriesReadOnly,
     /// The menu of systemd-boot has entries whose arguments are in the kernel image.
     UnifiedKernelImage,
     /// The default entry of systemd-boot is not as kernel-install writes it.
@@ -126,6 +128,9 @@ impl fmt::Display for ProviderObstacle {
                 "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"
             }
             Self::NoBootctl => "bootctl is not installed",
+            Self::EntriesReadOnly => {
+                "the file system of systemd-boot's entries (loader/entries) is mounted read-only"
+            }
             Self::UnifiedKernelImage => {
                 "unified kernel images (EFI/Linux/*.efi) contain their kernel arguments"
             }

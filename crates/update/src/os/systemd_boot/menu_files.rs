@@ -176,13 +176,27 @@ impl MenuFiles {
         at.is_some_and(|at| matches!(self.root.stat(&at), Ok(Some(_))))
     }
 
-    /// Whether there is a unified kernel image, which systemd-boot adds to the menu.
+    /// Whether the file system to which new entries are written is mounted read-only.
+    pub(super) fn is_read_only(&self) -> bool {
+        let mounts = mounts(&self.root);
+        let mount = self
+            .top
+            .as_ref()
+            .and_then(|top| mount_of(&mounts, top.as_str()));
+        mount.is_some_and(|mount| mount.is_read_only)
+    }
+
+    /// Whether there is a unified kernel image, which systemd-boot adds to the menu. A directory that cannot be read may
+    /// have one.
     pub(super) fn has_unified_kernel(root: &Root) -> bool {
-        let directories = TOPS
+        let mut directories = TOPS
             .iter()
             .filter_map(|top| path(format!("{top}/EFI/Linux")));
-        let mut names = directories.flat_map(|directory| root.list(&directory).unwrap_or_default());
-        names.any(|entry| entry.name.to_ascii_lowercase().ends_with(".efi"))
+        let is_image = |entry: &DirEntry| entry.name.to_ascii_lowercase().ends_with(".efi");
+        directories.any(|directory| match root.list(&directory) {
+            Ok(entries) => entries.iter().any(is_image),
+            Err(error) => !error.is_absent(),
+        })
     }
 }
 

@@ -27,11 +27,15 @@ pub(in crate::os) fn obstacle(root: &Root) -> Option<ProviderObstacle> {
     if waits_for_key(root) {
         return Some(ProviderObstacle::MenuWaits);
     }
-    let default = SystemdBootState::read(root).map(|state| state.default).ok();
-    let is_usual = default.is_some_and(|entry| {
+    let state = SystemdBootState::read(root).ok().filter(|state| {
+        let entry = &state.default;
         entry.kernel.is_some() && entry.sort_key.is_some() && entry.version.is_some()
     });
-    (!is_usual).then_some(ProviderObstacle::UnusualBootEntry)
+    match state {
+        None => Some(ProviderObstacle::UnusualBootEntry),
+        Some(state) if state.files.is_read_only() => Some(ProviderObstacle::EntriesReadOnly),
+        Some(_) => None,
+    }
 }
 
 /// Whether the menu is shown until a key is pressed. The EFI variable goes before `loader.conf`.
@@ -122,5 +126,36 @@ mod tests {
             host.write("efi/loader/entries/vm-6.1.conf", entry.as_bytes());
             host.expect(Some(ProviderObstacle::UnusualBootEntry));
         }
+    }
+
+    #[test]
+    fn directories_that_cannot_be_read_or_written_are_obstacles() {
+        let host = Host(tempfile::tempdir().unwrap());
+        host.write(
+            "sys/firmware/efi/efivars/LoaderFeatures-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+            &[6, 0, 0, 0, 0xff, 1, 0, 0, 0, 0, 0, 0],
+        );
+        host.write("usr/bin/bootctl", b"");
+        host.write("proc/cmdline", b"root=/dev/sda2 ro\n");
+        host.write("efi/vm/6.1/linux", b"kernel");
+        let entry =
+            b"version 6.1\nsort-key debian\noptions root=/dev/sda2 ro\nlinux /vm/6.1/linux\n";
+        host.write("efi/loader/entries/vm-6.1.conf", entry);
+        for (options, expected) in [
+            ("ro,relatime", Some(ProviderObstacle::EntriesReadOnly)),
+            ("rw,relatime", None),
+        ] {
+            let mounts = format!("31 22 8:1 / /efi {options} - vfat /dev/sda1 rw\n");
+            host.write("proc/1/mountinfo", mounts.as_bytes());
+            host.expect(expected);
+        }
+        // The link leads to itself.
+        let directory = AbsPath::new("/boot/EFI/Linux").unwrap();
+        let root = Root::open(host.0.path()).unwrap();
+        root.make_dirs(&directory.parent().unwrap(), 0o755).unwrap();
+        root.build_link(&directory, "Linux").unwrap();
+        host.expect(Some(ProviderObstacle::UnifiedKernelImage));
+        root.remove_file(&directory).unwrap();
+        host.expect(None);
     }
 }
