@@ -28,8 +28,8 @@ pub trait LoaderFiles {
     fn has_kernel(&self, entry: &MenuEntry) -> bool;
 }
 
-/// A boot of systemd-boot in a simulation. It leaves out what is found automatically, such as Windows, which is never
-/// entered by itself.
+/// A boot of systemd-boot in a simulation. It leaves out what is found automatically, such as Windows, which is entered by
+/// itself only if a pattern selects it ([`Self::unmatched_default`]).
 #[derive(Clone, Debug)]
 pub struct SimulatedSystemdBoot {
     entries: Vec<MenuEntry>,
@@ -83,6 +83,15 @@ impl SimulatedSystemdBoot {
             .flatten()
             .filter_map(|pattern| self.find(pattern));
         selected.next().or_else(|| self.entries.first())
+    }
+
+    /// The pattern of the default entry, if it matches none of the menu: the loader may know other entries that it matches.
+    /// `@saved` is the entry of the running system.
+    pub fn unmatched_default(&self) -> Option<&str> {
+        let patterns = [&self.variables.default, &self.config_default];
+        let mut patterns = patterns.into_iter().flatten().map(String::as_str);
+        let pattern = patterns.find(|pattern| !pattern.eq_ignore_ascii_case("@saved"))?;
+        self.find(pattern).is_none().then_some(pattern)
     }
 
     fn find(&self, pattern: &str) -> Option<&MenuEntry> {

@@ -131,6 +131,31 @@ fn variables_and_config_select_in_their_order() {
 }
 
 #[test]
+fn a_default_that_no_entry_of_the_menu_matches_is_found() {
+    let files = Files::default().entry("a.conf", "debian", "1");
+    for (config, default, unmatched) in [
+        ("", "", None),
+        ("default A*", "", None),
+        ("default auto-windows", "", Some("auto-windows")),
+        ("default auto-windows", "a.conf", None),
+        ("default a.conf", "auto-windows", Some("auto-windows")),
+        ("default @saved", "@saved", None),
+    ] {
+        let files = files.clone().config(config);
+        let variables = LoaderVariables {
+            default: (!default.is_empty()).then(|| default.to_owned()),
+            ..LoaderVariables::default()
+        };
+        let loader = SimulatedSystemdBoot::new(&files, &variables, "x64");
+        assert_eq!(
+            loader.unmatched_default(),
+            unmatched,
+            "{config:?} {default}"
+        );
+    }
+}
+
+#[test]
 fn names_with_counters_are_parsed_as_the_loader_does() {
     let counter = |left, done| Some(BootCounter { left, done });
     for (file, counter, after) in [

@@ -30,6 +30,11 @@ pub(super) enum SystemdBootError {
          set-preferred)"
     )]
     Preferred(String),
+    #[error(
+        "no entry of the menu matches the default {0:?} (default in loader.conf, or bootctl set-default), so that the boot \
+         loader may enter one that it finds itself"
+    )]
+    UnmatchedDefault(String),
     #[error("the boot lacks arguments of the host in the entry {0}")]
     ForeignArguments(String),
     #[error("the default entry {0} lacks a file: a package may be installing its kernel")]

@@ -130,6 +130,7 @@ impl KeptEntry {
         let file = kept_file(number);
         let files = state.files.with(&file, &text);
         enters(state.default_with(&files), &file, &all)?;
+        state.check_matched(&files)?;
         Ok(Self { file, text })
     }
 }

@@ -202,6 +202,15 @@ impl SystemdBootState {
         is_unneeded.then_some(file)
     }
 
+    /// Fails if the default entry with these files may be one that the loader finds itself.
+    pub(super) fn check_matched(&self, files: &MenuFiles) -> Result<(), SystemdBootError> {
+        let loader = SimulatedSystemdBoot::new(files, &self.variables, ARCHITECTURE);
+        match loader.unmatched_default() {
+            None => Ok(()),
+            Some(pattern) => Err(SystemdBootError::UnmatchedDefault(pattern.to_owned())),
+        }
+    }
+
     /// The entry of boots without a request, with other files.
     pub(super) fn default_with(&self, files: &MenuFiles) -> Option<MenuEntry> {
         default_of(files, &self.variables)

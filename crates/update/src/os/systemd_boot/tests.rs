@@ -1,7 +1,7 @@
 //! Entries of trials and of kept deployments on a host with the files of kernel-install.
 
 use super::{
-    new_entry::{KeptEntry, NewEntry},
+    new_entry::{KeptEntry, NewEntry, check},
     state::SystemdBootState,
 };
 use crate::os::{
@@ -103,6 +103,23 @@ fn a_kernel_that_is_being_installed_is_not_kept() {
     assert!(is_busy(), "the entry has none yet");
     host.install_kernel("1234-6.2.conf", "root=x ro nosmt");
     keep().unwrap();
+}
+
+/// The pattern of the documentation matches only the kept entry.
+#[test]
+fn a_default_that_only_the_loader_may_find_is_refused() {
+    let host = Host::with_kept("nosmt");
+    for (default, is_accepted) in [
+        ("machinist-[0-9]*", true),
+        ("machinist-2.conf", true),
+        ("auto-windows", false),
+        ("4321-*", false),
+    ] {
+        let config = format!("default {default}\n");
+        host.write("efi/loader/loader.conf", &config);
+        let checked = check(&host.root(), &wanted("a=1", ""));
+        assert_eq!(checked.is_ok(), is_accepted, "{default}");
+    }
 }
 
 /// The copy would have no counter, so that no boot would leave a kernel that does not start.
