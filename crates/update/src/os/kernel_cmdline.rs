@@ -6,7 +6,7 @@ use super::{
     kept_arguments::{KeptArguments, joined},
 };
 use machinist_base::abs_path::AbsPath;
-use machinist_ignition::KernelCommandLine;
+use machinist_ignition::{KernelArgument, KernelCommandLine};
 use machinist_rootfs::{Root, RootError};
 
 const PATH: &str = "/etc/kernel/cmdline";
@@ -104,6 +104,12 @@ pub(super) fn remove_created(
         root.remove_file(&path)?;
     }
     Ok(root.remove_file(&created)?)
+}
+
+/// Whether later kernels would get the argument in another form: kernel-install of systemd reads the file through
+/// `tr --squeeze-repeats`, which leaves one blank of several blanks and tabs, also within quotes.
+pub(super) fn is_squeezed(argument: &KernelArgument) -> bool {
+    argument.as_str().contains('\t') || argument.as_str().contains("  ")
 }
 
 /// The arguments that the file must have; `None` if it has them.

@@ -41,6 +41,11 @@ pub(super) enum SystemdBootError {
     Incomplete(String),
     #[error("no boot has confirmed the default entry {0} yet, whose name has a boot counter")]
     Unconfirmed(String),
+    #[error(
+        "kernel argument {0}: kernel-install would replace its tabs and several blanks by one blank in the entries of later \
+         kernels"
+    )]
+    Blanks(String),
     #[error("only kernel arguments can be changed on this host")]
     Unsupported,
     #[error("{0} is not UTF-8 text")]

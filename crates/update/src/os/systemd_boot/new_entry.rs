@@ -8,6 +8,7 @@ use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
     boot_entry::{kept_file, with_lines},
     kept_arguments::{KeptArguments, joined},
+    kernel_cmdline::is_squeezed,
     trial_arguments::{id_of, is_too_long, with_trial},
 };
 use machinist_boot_loader::systemd_boot::MenuEntry;
@@ -76,7 +77,11 @@ impl NewEntry {
         state.check_preferred()?;
         state.check_confirmed()?;
         // A kept deployment has its arguments in this order.
-        let arguments = joined(&state.host, &state.own_arguments(&arguments)?);
+        let own = state.own_arguments(&arguments)?;
+        if let Some(one) = own.iter().find(|one| is_squeezed(one)) {
+            return Err(SystemdBootError::Blanks(one.as_str().to_owned()));
+        }
+        let arguments = joined(&state.host, &own);
         let id = id_of(&arguments);
         let all = with_trial(&arguments, &id);
         if is_too_long(&all) {

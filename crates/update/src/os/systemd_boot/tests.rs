@@ -122,6 +122,20 @@ fn a_default_that_only_the_loader_may_find_is_refused() {
     }
 }
 
+#[test]
+fn an_argument_that_kernel_install_would_change_is_refused() {
+    let host = Host::with_kept("nosmt");
+    for (argument, is_accepted) in [
+        ("a=\"b c\"", true),
+        ("a=b  c=d", true),
+        ("a=\"b  c\"", false),
+        ("a=\"b\tc\"", false),
+    ] {
+        let entry = NewEntry::of(&host.state(), &wanted(argument, ""));
+        assert_eq!(entry.is_ok(), is_accepted, "{argument}");
+    }
+}
+
 /// The copy would have no counter, so that no boot would leave a kernel that does not start.
 #[test]
 fn an_entry_that_no_boot_has_confirmed_is_not_copied() {
