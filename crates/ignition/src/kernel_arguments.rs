@@ -265,8 +265,20 @@ pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
         _ if text.contains('\0') => Some("contains a NUL, which ends the kernel command line"),
         _ if text.contains(['\n', '\r']) => Some("contains a line break"),
         _ if text.matches('"').count() % 2 == 1 => Some("has an unclosed \""),
+        _ if has_kernel_blank(text) => Some(
+            "contains the byte A0 outside of quotes, as in a no-break space or in à: the kernel splits arguments there",
+        ),
         _ => None,
     }
+}
+
+/// Whether an unquoted byte is one that only the kernel takes for a blank, the no-break space of Latin-1: its `isspace`
+/// knows bytes, of which a character in UTF-8 has several.
+fn has_kernel_blank(text: &str) -> bool {
+    let outside_quotes = text.split('"').step_by(2);
+    outside_quotes
+        .flat_map(str::bytes)
+        .any(|byte| byte == b'\xa0')
 }
 
 /// The words separated by blanks outside of quotes.

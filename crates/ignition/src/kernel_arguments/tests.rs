@@ -141,6 +141,9 @@ fn kernel_arguments_with_impossible_characters_are_rejected() {
         ("a=\"b", true),
         ("a\0b", true),
         ("a\nb", true),
+        ("a=\u{a0}b", true),
+        ("a=\"b\" c=à", true),
+        ("a=\"à\u{a0}\" b=é", false),
     ] {
         assert_eq!(kernel_argument_fault(text).is_some(), fault, "{text:?}");
     }
