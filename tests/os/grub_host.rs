@@ -1,18 +1,22 @@
 //! The GRUB provider on real files with a simulated boot loader.
 
-use std::{fs, ops::Deref, time::Duration};
+use std::{
+    fs,
+    ops::Deref,
+    time::{Duration, SystemTime},
+};
 
 use machinist_boot_loader::grub::EnvironmentBlock;
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::ImageRef;
-use machinist_update::os::{DeploymentId, GrubProvider, OsProvider as _, ProviderStep};
+use machinist_update::os::{DeploymentId, GrubProvider, OsError, OsProvider as _, ProviderStep};
 
 use super::{
     contract::{Host, STEP_TIMEOUT, every_provider_keeps, wanted},
     full_disk::FillableHost,
     grub_machine::{BEFORE, CUSTOM, GrubMachine, Initrd, Programs, mkconfig},
     interruptions::Interruption,
-    power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments},
+    power_cuts::{CuttableHost, each_power_cut_leaves_one_of_two_deployments, updates},
 };
 
 pub(crate) struct GrubHost {
@@ -202,6 +206,37 @@ async fn a_kernel_without_an_initial_ram_disk_yet_delays_the_keep() {
     host.agent().keep(&id).await.unwrap();
     host.reboot();
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+}
+
+/// It has begun before the keep, with the settings of then.
+#[tokio::test]
+async fn an_update_grub_that_writes_the_config_delays_the_keep() {
+    let host = GrubHost::new();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    host.agent().unlock(&id).await.unwrap();
+    host.reboot();
+    let before = host.read("boot/grub/grub.cfg");
+    let written = host.path("boot/grub/grub.cfg.new");
+    fs::write(&written, "half a conf").unwrap();
+    let error = host.agent().keep(&id).await.unwrap_err();
+    assert!(matches!(error, OsError::Busy { .. }), "{error:?}");
+    assert_eq!(host.read("boot/grub/grub.cfg"), before);
+    assert!(!host.path("boot/grub/machinist-new.cfg").exists());
+    // It ends.
+    fs::write(host.path("boot/grub/grub.cfg"), &before).unwrap();
+    fs::remove_file(&written).unwrap();
+    host.agent().keep(&id).await.unwrap();
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+    // One that has failed leaves the file.
+    fs::write(&written, "half a conf").unwrap();
+    let hour = Duration::from_secs(3600);
+    let file = fs::File::options().write(true).open(&written).unwrap();
+    file.set_modified(SystemTime::now() - hour).unwrap();
+    updates(&host, "a=1", "").await;
+    host.reboot();
+    assert_eq!(host.running(), format!("{BEFORE} nosmt a=1"));
 }
 
 #[tokio::test]

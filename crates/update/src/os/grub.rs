@@ -12,6 +12,7 @@ mod boot_file_system;
 mod boot_file_writer;
 mod changed_files;
 mod error;
+mod foreign_mkconfig;
 mod host_files;
 mod host_mounts;
 mod kept_entries;
@@ -38,6 +39,7 @@ pub(super) use self::{
     trial_entry::with_section,
 };
 use self::{
+    foreign_mkconfig::check_no_other_mkconfig,
     host_files::path,
     kept_entry::KeptEntry,
     new_entry::NewEntry,
@@ -266,7 +268,9 @@ impl<C: HostCommand> GrubProvider<C> {
         let current = || HostFiles::new(&self.root).text(config.as_str());
         for _ in 0..MAX_CONFIG_WRITES {
             let before = current();
-            if let Err(error) = self.make_config(state, wanted).await {
+            let made = self.make_config(state, wanted).await;
+            let made = made.and_then(|()| check_no_other_mkconfig(&self.root, NEW_CONFIG));
+            if let Err(error) = made {
                 self.remove_new_config()?;
                 return Err(error);
             }

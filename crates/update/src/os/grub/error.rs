@@ -48,6 +48,8 @@ pub(in crate::os) enum GrubError {
     UnterminatedSection,
     #[error("another program has changed {0}")]
     FileChanged(AbsPath),
+    #[error("another program is writing grub.cfg (grub.cfg.new)")]
+    ConfigBeingWritten,
     #[error("another program keeps changing grub.cfg")]
     ConfigChanged,
     #[error("the boot without a trial would change: {0:?} instead of {1:?}")]
@@ -82,6 +84,7 @@ impl GrubError {
             | Self::ConfigDiffers { .. }
             | Self::NoInitrd(_)
             | Self::Boot(_)
+            | Self::ConfigBeingWritten
             | Self::ConfigChanged
             | Self::FileChanged(_) => true,
             _ => false,
@@ -95,6 +98,7 @@ impl GrubError {
             self,
             Self::ConfigDiffers { .. }
                 | Self::NoInitrd(_)
+                | Self::ConfigBeingWritten
                 | Self::ConfigChanged
                 | Self::FileChanged(_)
                 | Self::ForeignArguments(_)
@@ -103,7 +107,11 @@ impl GrubError {
     }
 
     pub(super) fn at(self, step: ProviderStep) -> OsError {
-        match step == ProviderStep::Keep && self.is_busy() {
+        let is_busy = match self {
+            Self::ConfigBeingWritten => true,
+            _ => step == ProviderStep::Keep && self.is_busy(),
+        };
+        match is_busy {
             true => OsError::Busy {
                 step,
                 source: Box::new(self),
