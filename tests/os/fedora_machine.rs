@@ -32,6 +32,7 @@ if [ "${next_entry}" ] ; then
 else
    set default="${saved_entry}"
 fi
+set timeout=5
 function load_video {
   insmod all_video
 }

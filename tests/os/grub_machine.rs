@@ -30,6 +30,7 @@ if [ "${next_entry}" ] ; then
 else
    set default="0"
 fi
+set timeout=5
 menuentry 'Debian GNU/Linux' --class debian --id 'gnulinux-simple' {
 	insmod gzio
 	search --no-floppy --fs-uuid --set=root 1234
@@ -78,6 +79,7 @@ function initrdfail {
     fi; fi
 }
 set partuuid=1234-01
+set timeout=0
 menuentry 'Ubuntu' --class ubuntu --id 'gnulinux-simple' {
 	search --no-floppy --fs-uuid --set=root 1234
 	if [ "${initrdfail}" = 1 ]; then

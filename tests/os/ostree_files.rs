@@ -27,6 +27,7 @@ if [ "${next_entry}" ] ; then
 else
    set default="0"
 fi
+set timeout=5
 "#;
 const FOOTER: &str = r#"if [ -f  ${config_directory}/custom.cfg ]; then
   source ${config_directory}/custom.cfg

@@ -48,6 +48,7 @@ if [ -f ${config_directory}/grubenv ]; then
 elif [ -s $prefix/grubenv ]; then
   load_env
 fi
+set timeout=1
 blscfg
 if [ -f $prefix/custom.cfg ]; then
   source $prefix/custom.cfg

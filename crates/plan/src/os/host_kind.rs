@@ -121,8 +121,8 @@ impl fmt::Display for ProviderObstacle {
                 "GRUB checks the signatures of its files (grub.cfg.sig), and machinist has no key to sign them"
             }
             Self::MenuWaits => {
-                "the boot menu waits for a key, at least after a failed boot (GRUB_TIMEOUT=-1 or \
-                 GRUB_RECORDFAIL_TIMEOUT=-1; timeout menu-force of systemd-boot, in loader.conf or by bootctl set-timeout)"
+                "the boot menu waits for a key, at least after a failed boot (GRUB_TIMEOUT or GRUB_RECORDFAIL_TIMEOUT is -1 or \
+                 no number; timeout menu-force of systemd-boot, in loader.conf or by bootctl set-timeout)"
             }
             Self::OldSystemdBoot => {
                 "systemd-boot is older than version 250 (no one-shot entries or no sort keys)"

@@ -92,9 +92,17 @@ fn menu_waits_for_key(root: &Root) -> bool {
         let files = HostFiles::new(root).with_environment(environment);
         files.is_ok_and(|files| {
             let mut grub = SimulatedGrub::new(&files, files.directory());
-            grub.menu().is_ok() && grub.variable("timeout") == "-1"
+            grub.menu().is_ok() && !has_time_limit(grub.variable("timeout"))
         })
     })
+}
+
+/// Returns whether GRUB's menu has a time limit. Without a number, or if that is none of its integers, it waits for ever.
+fn has_time_limit(timeout: &str) -> bool {
+    let begin = timeout.trim_start();
+    let end = begin.find(|c: char| !c.is_ascii_digit());
+    let digits = begin.get(..end.unwrap_or(begin.len()));
+    digits.is_some_and(|digits| digits.parse::<i32>().is_ok())
 }
 
 /// Returns whether the settings of kexec-tools make reboots load the kernel without the boot loader.
@@ -149,7 +157,7 @@ mod tests {
         let write = |path: &str, text: &str| write(&root, path, text);
         let expect = |expected: Option<ProviderObstacle>| assert_eq!(obstacle(&root), expected);
         expect(Some(ProviderObstacle::NoGrub));
-        write("boot/grub/grub.cfg", "");
+        write("boot/grub/grub.cfg", "set timeout=5\n");
         expect(Some(ProviderObstacle::NoGrubMkconfig));
         write("usr/sbin/grub-mkconfig", "");
         write("proc/cmdline", "root=/dev/sda1 ro\n");
@@ -226,6 +234,16 @@ mod tests {
             (ubuntu("-1", "5"), Some(ProviderObstacle::MenuWaits)),
             (ubuntu("30", "-1"), Some(ProviderObstacle::MenuWaits)),
             (ubuntu("30", "0"), None),
+            // GRUB_TIMEOUT is empty.
+            (ubuntu("30", ""), Some(ProviderObstacle::MenuWaits)),
+            (ubuntu("30", "5s"), None),
+            (ubuntu("30", "five"), Some(ProviderObstacle::MenuWaits)),
+            (ubuntu("30", "4294967295"), Some(ProviderObstacle::MenuWaits)),
+            (String::new(), Some(ProviderObstacle::MenuWaits)),
+            (
+                "if [ x$feature_timeout_style = xy ] ; then\n set timeout_style=hidden\n set timeout=0\nfi\n".to_owned(),
+                None,
+            ),
         ] {
             write("boot/grub/grub.cfg", &config);
             expect(expected);
