@@ -50,7 +50,7 @@ use self::{
 use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
     kept_arguments::{KeptArguments, joined},
-    kernel_cmdline,
+    kernel_install_cmdline,
     trial_arguments::is_trial_id,
 };
 use machinist_base::abs_path::AbsPath;
@@ -181,7 +181,7 @@ impl<C: HostCommand> GrubProvider<C> {
         // The entry of the trial is the last one: a repeated keep continues while it is there.
         if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
             kept_entries::remove_older(&self.root)?;
-            kernel_cmdline::follow(&self.root, &state.kept)?;
+            kernel_install_cmdline::follow(&self.root, &state.kept)?;
         }
         match staged_id(&state.custom) {
             Some(_) => self.write_custom(&with_section(&state.custom, None)).await,
@@ -203,7 +203,7 @@ impl<C: HostCommand> GrubProvider<C> {
             self.lock_entry(&state).await?;
             if state.menu == MenuSource::BlsConfig {
                 let options = state.without_tuned(&state.selected().kernel_arguments);
-                kernel_cmdline::create_if_missing(&self.root, &options.to_string())?;
+                kernel_install_cmdline::create_if_missing(&self.root, &options.to_string())?;
             }
             self.write_custom(&custom).await?;
         }
@@ -438,7 +438,8 @@ impl<C: HostCommand> OsProvider for GrubProvider<C> {
         match &state.host {
             Some(host) if is_free && state.menu == MenuSource::BlsConfig => {
                 let host = state.without_tuned(host);
-                let removed = kernel_cmdline::remove_created(&self.root, &state.kept, &host);
+                let removed =
+                    kernel_install_cmdline::remove_created(&self.root, &state.kept, &host);
                 removed.map_err(|error| at(error.into()))
             }
             _ => Ok(()),

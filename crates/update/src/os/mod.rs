@@ -17,7 +17,7 @@ mod host_command;
 mod host_detection;
 mod kept_arguments;
 mod kernel_argument_edit;
-mod kernel_cmdline;
+mod kernel_install_cmdline;
 mod ostree;
 mod provider;
 mod rpm_ostree;

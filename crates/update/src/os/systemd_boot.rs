@@ -25,7 +25,7 @@ use self::{
 };
 use super::{
     DeploymentId, Deployments, DesiredDeployment, HostCommand, OsError, OsProvider, ProviderStep,
-    kept_arguments::KeptArguments, kernel_cmdline,
+    kept_arguments::KeptArguments, kernel_install_cmdline,
 };
 use machinist_plan::{HostKind, OsCapabilities};
 use machinist_rootfs::Root;
@@ -85,7 +85,7 @@ impl<C: HostCommand> SystemdBootProvider<C> {
     async fn remove_entry(&self, state: &SystemdBootState) -> Result<(), SystemdBootError> {
         self.lock_entry(state).await?;
         // The entry of the trial is the last one: a repeated keep continues while it is there.
-        kernel_cmdline::follow(&self.root, &state.kept)?;
+        kernel_install_cmdline::follow(&self.root, &state.kept)?;
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;
         }
@@ -103,7 +103,7 @@ impl<C: HostCommand> SystemdBootProvider<C> {
         };
         if let Some(text) = entry.text {
             self.remove_entry(&state).await?;
-            kernel_cmdline::create_if_missing(&self.root, &state.default.options)?;
+            kernel_install_cmdline::create_if_missing(&self.root, &state.default.options)?;
             state.files.write(&self.root, TRIAL_FILE, &text)?;
         }
         Ok(Some(DeploymentId::new(entry.id)))
@@ -208,7 +208,7 @@ impl<C: HostCommand> OsProvider for SystemdBootProvider<C> {
         if state.is_trial_running() || state.staged_id().is_some() {
             return Ok(());
         }
-        let removed = kernel_cmdline::remove_created(&self.root, &state.kept, &state.host);
+        let removed = kernel_install_cmdline::remove_created(&self.root, &state.kept, &state.host);
         removed.map_err(|error| at(error.into()))?;
         if let Some(file) = state.unneeded_entry() {
             state.files.remove(&self.root, &file).map_err(at)?;

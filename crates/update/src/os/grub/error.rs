@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::os::{OsError, ProviderStep, kernel_cmdline::KernelCmdlineError};
+use crate::os::{OsError, ProviderStep, kernel_install_cmdline::KernelCmdlineError};
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::grub::{ArgumentFault, BootError};
 use machinist_ignition::KernelArgument;

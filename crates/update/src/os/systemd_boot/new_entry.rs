@@ -8,7 +8,7 @@ use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
     boot_entry::{kept_file, with_lines},
     kept_arguments::{KeptArguments, joined},
-    kernel_cmdline::is_squeezed,
+    kernel_install_cmdline::is_squeezed,
     trial_arguments::{id_of, is_too_long, with_trial},
 };
 use machinist_boot_loader::systemd_boot::MenuEntry;
