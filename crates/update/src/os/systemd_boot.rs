@@ -9,6 +9,7 @@
 
 mod efi_variables;
 mod error;
+mod kept_entry;
 mod menu_files;
 mod new_entry;
 mod obstacles;
@@ -20,7 +21,8 @@ pub(super) use self::{efi_variables::is_booted, new_entry::check, obstacles::obs
 use self::{
     efi_variables::one_shot,
     error::SystemdBootError,
-    new_entry::{KeptEntry, NewEntry},
+    kept_entry::KeptEntry,
+    new_entry::NewEntry,
     state::{SystemdBootState, TRIAL_FILE},
 };
 use super::{

@@ -1,38 +1,28 @@
-//! Computes the menu entries of a trial and of a kept deployment, without writing them.
+//! Computes the menu entry of a trial, without writing it.
 
 use super::{
     error::SystemdBootError,
+    kept_entry::{KeptEntry, enters},
     state::{SystemdBootState, TRIAL_FILE},
 };
 use crate::os::{
     DesiredDeployment, OsError, ProviderStep,
-    boot_entry::{kept_file, with_lines},
-    kept_arguments::{KeptArguments, joined},
+    boot_entry::with_lines,
+    kept_arguments::joined,
     kernel_install_cmdline::is_squeezed,
     trial_arguments::{id_of, is_too_long, with_trial},
 };
-use machinist_boot_loader::systemd_boot::MenuEntry;
 use machinist_ignition::KernelCommandLine;
 use machinist_rootfs::Root;
 
 /// Sorts after the names of all distributions, so that no boot enters the entry by itself.
 const TRIAL_SORT_KEY: &str = "~machinist";
 
-/// The suffix of the default entry's version, so that the entry of a kept deployment sorts before it and
-/// after those of newer kernels.
-const VERSION_SUFFIX: &str = ".machinist";
-
 /// The menu entry of a new deployment.
 pub(super) struct NewEntry {
     pub(super) id: String,
     /// Its text; `None` if it is there already.
     pub(super) text: Option<String>,
-}
-
-/// The menu entry of a kept deployment.
-pub(super) struct KeptEntry {
-    pub(super) file: String,
-    pub(super) text: String,
 }
 
 /// Returns whether the deployment could be staged on the host below `root`; changes nothing.
@@ -109,57 +99,5 @@ impl NewEntry {
             id,
             text: Some(text),
         }))
-    }
-}
-
-impl KeptEntry {
-    /// The entry with which every boot has these arguments.
-    pub(super) fn of(
-        state: &SystemdBootState,
-        kept: &KeptArguments,
-    ) -> Result<Self, SystemdBootError> {
-        state.check_confirmed()?;
-        state.check_complete()?;
-        let default = &state.default;
-        let unusual = || SystemdBootError::UnusualEntry(default.file.clone());
-        let version = default.version.as_deref().ok_or_else(unusual)?;
-        let version = version.split(VERSION_SUFFIX).next().unwrap_or(version);
-        let number = state.files.newest_kept().map_or(1, |newest| newest + 1);
-        let all = joined(&kept.host, &kept.current);
-        let lines = [
-            ("version", format!("{version}{VERSION_SUFFIX}{number}")),
-            ("options", all.to_string()),
-        ];
-        let text = state.files.text(&default.file).ok_or_else(unusual)?;
-        let text = kept.to_comments() + &with_lines(text, &lines, &[]);
-        let file = kept_file(number);
-        let files = state.files.with(&file, &text);
-        enters(state.default_with(&files), &file, &all)?;
-        state.check_matched(&files)?;
-        Ok(Self { file, text })
-    }
-}
-
-/// Checks that a simulated boot enters this entry with these arguments.
-fn enters(
-    entry: Option<MenuEntry>,
-    file: &str,
-    wanted: &KernelCommandLine,
-) -> Result<(), SystemdBootError> {
-    let entry = entry.ok_or(SystemdBootError::NoEntry)?;
-    if entry.file != file {
-        return Err(SystemdBootError::OtherEntry {
-            found: entry.file,
-            wanted: file.to_owned(),
-        });
-    }
-    let found = KernelCommandLine::parse(&entry.options);
-    match found == *wanted {
-        true => Ok(()),
-        false => Err(SystemdBootError::OtherArguments {
-            file: entry.file,
-            found: found.to_string(),
-            wanted: wanted.to_string(),
-        }),
     }
 }

@@ -1,7 +1,8 @@
 //! Entries of trials and of kept deployments on a host with the files of kernel-install.
 
 use super::{
-    new_entry::{KeptEntry, NewEntry, check},
+    kept_entry::KeptEntry,
+    new_entry::{NewEntry, check},
     state::SystemdBootState,
 };
 use crate::os::{
