@@ -135,6 +135,45 @@ async fn a_failed_image_does_not_stop_the_others_and_is_named() {
 }
 
 #[tokio::test]
+async fn an_image_without_a_status_is_pulled_and_does_not_stop_the_others() {
+    let machine = Machine::new();
+    let (runtime, _serving) = machine.crio();
+    let (good, damaged, hopeless) = (image("good"), image("damaged"), image("hopeless"));
+    runtime.add(&damaged, &[]);
+    runtime.break_status(&damaged, 1);
+    runtime.break_status(&hopeless, usize::MAX);
+    let capitals = good.replace("/team/", "/Team/");
+    machine.has(&[
+        set("first", 1, &[good.clone(), damaged.clone()]),
+        set("second", 1, &[hopeless.clone(), capitals.clone()]),
+    ]);
+    let mut agent = machine.start();
+    let sets = agent.ended(1).await;
+    assert_eq!(sets.progress, "2 of 4 images present");
+    let failure = sets.failure.unwrap();
+    for part in [
+        format!("ImagePullFailed: cannot look for image {hopeless}: image is damaged"),
+        format!("ImageNotByDigest: image {capitals:?} is not named by digest"),
+    ] {
+        assert!(failure.contains(&part), "{part}: {failure}");
+    }
+    assert_eq!(sets.sets[0].current_generation, Some(1));
+    let mut pulled: Vec<String> = runtime.pulls().into_iter().map(|(name, _)| name).collect();
+    pulled.sort();
+    let mut expected = [good.clone(), damaged.clone(), hopeless];
+    expected.sort();
+    assert_eq!(pulled, expected);
+    let config = machine.read("etc/crio/crio.conf.d/51-machinist-pinned-images");
+    let config = config.unwrap();
+    assert!(
+        config.contains(&good) && config.contains(&damaged),
+        "{config}"
+    );
+    assert!(!config.contains(&capitals), "{config}");
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_is_pulled_while_too_little_space_is_free() {
     let machine = Machine::new();
     machine

@@ -76,6 +76,11 @@ impl CriError {
         }
     }
 
+    /// Whether the runtime itself has answered: other requests may succeed.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. }) && !self.is_connection_lost()
+    }
+
     fn is_no_space(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.message().contains(NO_SPACE_TEXT))
     }

@@ -49,6 +49,8 @@ struct State {
     failures: VecDeque<(String, Code, String)>,
     /// Images whose pulls never end.
     endless: BTreeSet<String>,
+    /// Images whose status is an error, until as many pulls have ended.
+    unreadable: BTreeMap<String, usize>,
     pulling: usize,
     most_pulling: usize,
     requests: usize,
@@ -133,6 +135,11 @@ impl FakeRuntime {
     /// Pulls of this image never end.
     pub fn never_end_pull(&self, image: &str) {
         self.with(|state| state.endless.insert(image.to_owned()));
+    }
+
+    /// The status of this image is an error, until it was pulled so many times.
+    pub fn break_status(&self, image: &str, pulls: usize) {
+        self.with(|state| state.unreadable.insert(image.to_owned(), pulls));
     }
 
     /// Whether pulls end.
@@ -234,10 +241,15 @@ impl ImageService for FakeRuntime {
         request: Request<ImageStatusRequest>,
     ) -> Result<Response<ImageStatusResponse>, Status> {
         let name = request.into_inner().image.unwrap().image;
-        let labels = self.with(|state| {
+        let (labels, is_broken) = self.with(|state| {
             state.requests += 1;
-            state.images.get(&name).cloned()
+            let pulls = state.unreadable.get(&name);
+            let is_broken = pulls.is_some_and(|pulls| *pulls > 0);
+            (state.images.get(&name).cloned(), is_broken)
         });
+        if is_broken {
+            return Err(Status::unknown("image is damaged"));
+        }
         let image = labels.map(|labels| Image {
             id: format!("id of {name}"),
             repo_tags: Vec::new(),
@@ -268,7 +280,12 @@ impl ImageService for FakeRuntime {
         if let Some((_, code, message)) = failure {
             return Err(Status::new(code, message));
         }
-        self.with(|state| drop(state.images.entry(name.clone()).or_default().clone()));
+        self.with(|state| {
+            state.images.entry(name.clone()).or_default();
+            if let Some(pulls) = state.unreadable.get_mut(&name) {
+                *pulls = pulls.saturating_sub(1);
+            }
+        });
         Ok(Response::new(PullImageResponse { image_ref: name }))
     }
 

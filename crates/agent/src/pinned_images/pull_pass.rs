@@ -1,6 +1,9 @@
 //! One pass over the images: looks which ones are present, pulls the others, and protects them.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tokio::{sync::mpsc, time::sleep};
 
@@ -56,7 +59,9 @@ impl PullPass<'_> {
     /// The states before the pass.
     pub(super) fn initial_states(desired: &DesiredImages) -> ImageStates {
         let refused = desired.refused().into_iter().map(|image| {
-            let message = format!("image {image:?} is not named by digest");
+            let message = format!(
+                "image {image:?} is not named by digest, as host[:port]/path@sha256:DIGEST with a path in lower case"
+            );
             let failure = ImageFailure::new(Reason::ImageNotByDigest, message);
             (image, ImageState::Failed(failure))
         });
@@ -105,7 +110,8 @@ impl PullPass<'_> {
     ) -> Result<(), CriError> {
         let runtime = Runtime::connect(self.protection.root(), &self.settings.sockets()).await?;
         let images = self.desired.images();
-        let present = look(&runtime, &images).await?;
+        // One whose status is refused may be damaged, which a pull repairs.
+        let (present, _) = look(&runtime, &images).await?;
         let names = |present: &[(String, LocalImage)]| -> BTreeSet<String> {
             present.iter().map(|(name, _)| name.clone()).collect()
         };
@@ -123,12 +129,14 @@ impl PullPass<'_> {
         }
         self.pull(&runtime, [&images, &missing], result, on_progress)
             .await?;
-        let present = look(&runtime, &images).await?;
+        let (present, mut refused) = look(&runtime, &images).await?;
         let kept = names(&present);
         for (image, state) in &mut result.states {
             if *state == ImageState::Present && !kept.contains(image) {
-                let message = format!("image {image} was removed after it was pulled");
-                *state = ImageState::Failed(ImageFailure::new(Reason::ImagePullFailed, message));
+                *state = ImageState::Failed(refused.remove(image).unwrap_or_else(|| {
+                    let message = format!("image {image} was removed after it was pulled");
+                    ImageFailure::new(Reason::ImagePullFailed, message)
+                }));
             }
         }
         result.unprotected = self.protect(&runtime, &images, &present).await;
@@ -183,7 +191,7 @@ impl PullPass<'_> {
         pulled: &BTreeSet<String>,
     ) -> Result<(), ProtectionError> {
         if runtime.kind() == RuntimeKind::Containerd && !pulled.is_empty() {
-            let present = look(runtime, pulled).await?;
+            let (present, _) = look(runtime, pulled).await?;
             self.protection.apply(runtime, images, &present).await?;
         }
         Ok(())
@@ -218,28 +226,38 @@ impl PullPass<'_> {
     }
 }
 
-/// The images that are present.
+/// The images that are present, and those whose status the runtime refuses: CRI-O does so for an image that it cannot
+/// read.
 async fn look(
     runtime: &Runtime,
     images: &BTreeSet<String>,
-) -> Result<Vec<(String, LocalImage)>, CriError> {
-    let mut present = Vec::new();
+) -> Result<(Vec<(String, LocalImage)>, BTreeMap<String, ImageFailure>), CriError> {
+    let (mut present, mut refused) = (Vec::new(), BTreeMap::new());
     for image in images {
-        if let Some(found) = runtime.image(image).await? {
-            present.push((image.clone(), found));
+        match runtime.image(image).await {
+            Ok(found) => present.extend(found.map(|found| (image.clone(), found))),
+            Err(error) if error.is_refusal() => {
+                tracing::debug!("{}", chain(&error));
+                refused.insert(image.clone(), ImageFailure::of(&error));
+            }
+            Err(error) => return Err(error),
         }
     }
-    Ok(present)
+    Ok((present, refused))
 }
 
-/// The first image that is present and not protected.
+/// The first image that is present and not known to be protected.
 async fn unprotected(
     runtime: &Runtime,
     present: &[(String, LocalImage)],
 ) -> Result<Option<String>, CriError> {
     for (image, _) in present {
-        let found = runtime.image(image).await?;
-        if found.is_some_and(|found| !found.pinned) {
+        let is_unprotected = match runtime.image(image).await {
+            Ok(found) => found.is_some_and(|found| !found.pinned),
+            Err(error) if error.is_refusal() => true,
+            Err(error) => return Err(error),
+        };
+        if is_unprotected {
             return Ok(Some(image.clone()));
         }
     }
