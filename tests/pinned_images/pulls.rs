@@ -81,6 +81,27 @@ async fn refused_credentials_are_followed_by_those_of_the_runtime() {
 }
 
 #[tokio::test]
+async fn another_failure_than_a_refusal_by_the_registry_is_repeated_with_the_same_credentials() {
+    let machine = Machine::new();
+    machine.write(
+        "var/lib/kubelet/config.json",
+        r#"{"auths": {"quay.io": {"auth": "one"}, "*.io/team": {"auth": "two"}}}"#,
+    );
+    let (runtime, _serving) = machine.containerd();
+    let wanted = image("a");
+    runtime.fail_pull(&wanted, Code::Unknown, "dial tcp: connection refused");
+    runtime.fail_pull(&wanted, Code::Unknown, "401 Unauthorized");
+    machine.has(&[set("first", 1, &[wanted])]);
+    let mut agent = machine.start();
+    let sets = agent.ended(1).await;
+    assert_eq!(sets.failure, None);
+    let pulls = runtime.pulls().into_iter();
+    let used: Vec<_> = pulls.map(|(_, auth)| auth.unwrap().auth).collect();
+    assert_eq!(used, ["one", "one", "two"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_image_does_not_stop_the_others_and_is_named() {
     let machine = Machine::new();
     let (runtime, _serving) = machine.containerd();

@@ -9,6 +9,18 @@ use tonic::{Code, Status};
 /// The text with which a full file system shows in the runtime's messages, which have no code for it.
 const NO_SPACE_TEXT: &str = "no space left on device";
 
+/// Texts in the messages of runtimes, which have no code for a registry's refusal. A registry may hide an image from a
+/// user who must not read it.
+const CREDENTIAL_TEXTS: [&str; 7] = [
+    "authoriz",
+    "authenticat",
+    "denied",
+    "forbidden",
+    "not found",
+    "manifest unknown",
+    "name unknown",
+];
+
 /// Why a request to the container runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
@@ -81,6 +93,21 @@ impl CriError {
         matches!(self, Self::Refused { .. }) && !self.is_connection_lost()
     }
 
+    /// Whether the same request may succeed with other credentials.
+    pub fn may_depend_on_credentials(&self) -> bool {
+        let Self::Refused { status, .. } = self else {
+            return false;
+        };
+        let message = status.message().to_lowercase();
+        let has_text = CREDENTIAL_TEXTS.iter().any(|text| message.contains(text));
+        let code = status.code();
+        let has_code = matches!(
+            code,
+            Code::Unauthenticated | Code::PermissionDenied | Code::NotFound
+        );
+        (has_text || has_code) && self.is_refusal() && !self.is_no_space()
+    }
+
     fn is_no_space(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.message().contains(NO_SPACE_TEXT))
     }
@@ -102,6 +129,35 @@ impl CriError {
         Self::Unreached {
             socket: socket.clone(),
             source: error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_registrys_refusal_may_depend_on_credentials() {
+        for (code, message, expected) in [
+            (Code::Unknown, "unexpected status: 401 Unauthorized", true),
+            (
+                Code::Unknown,
+                "denied: requested access to the resource",
+                true,
+            ),
+            (Code::Unknown, "reading manifest: manifest unknown", true),
+            (Code::NotFound, "quay.io/a/b", true),
+            (Code::Unknown, "dial tcp: connection refused", false),
+            (Code::Unknown, "429 Too Many Requests", false),
+            (Code::Unknown, "forbidden/a: no space left on device", false),
+            (Code::Unavailable, "access denied", false),
+        ] {
+            let error = CriError::Refused {
+                what: "pull".to_owned(),
+                status: Box::new(Status::new(code, message)),
+            };
+            assert_eq!(error.may_depend_on_credentials(), expected, "{message}");
         }
     }
 }

@@ -105,23 +105,22 @@ impl ImagePull {
         Ok(())
     }
 
-    /// Pulls with the credentials of the image's registry. If they are refused, the runtime tries its own: it may have
-    /// others for a mirror of that registry.
+    /// Pulls with each credentials that match the image, and then without any: the runtime may have its own, such as for
+    /// a mirror of the registry. Other failures are the same with other credentials.
     async fn try_pull(&self, image: &str) -> Result<(), CriError> {
-        let credentials = self.secret.credentials(image);
-        let has_credentials = credentials.is_some();
-        match self.runtime.pull(image, credentials, self.timeout).await {
-            Err(error)
-                if has_credentials
-                    && matches!(error, CriError::Refused { .. })
-                    && error.is_retryable()
-                    && !error.is_connection_lost() =>
-            {
-                let own = self.runtime.pull(image, None, self.timeout).await;
-                own.map_err(|_| error)
+        let mut first = None;
+        let credentials = self.secret.credentials(image).into_iter();
+        for auth in credentials.map(Some).chain([None]) {
+            let Err(error) = self.runtime.pull(image, auth, self.timeout).await else {
+                return Ok(());
+            };
+            let is_last = !error.may_depend_on_credentials();
+            first.get_or_insert(error);
+            if is_last {
+                break;
             }
-            pulled => pulled,
         }
+        first.map_or(Ok(()), Err)
     }
 
     /// The size of an image is not known before it is pulled, so a reserve has to be free.
