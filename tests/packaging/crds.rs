@@ -123,6 +123,28 @@ fn crd_groups_versions_scopes_and_short_names_match_openshift() {
 }
 
 #[test]
+fn the_crd_accepts_the_image_names_that_the_agent_accepts() {
+    let definition = of("PinnedImageSet");
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let images = &schema["properties"]["spec"]["properties"]["pinnedImages"];
+    let pattern = &images["items"]["properties"]["name"]["pattern"];
+    let pattern = regex::Regex::new(pattern.as_str().unwrap()).unwrap();
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    for (name, is_accepted) in [
+        ("quay.io/a/b", true),
+        ("Registry.example:5000/a.b/c__d_e/f--g", true),
+        ("quay.io/Team/b", false),
+        ("quay.io/a..b", false),
+        ("quay.io/a-/b", false),
+        ("quay.io/a:1", false),
+    ] {
+        let image = format!("{name}@{digest}");
+        assert_eq!(pattern.is_match(&image), is_accepted, "{image}");
+        assert_eq!(machinist_cri::is_by_digest(&image), is_accepted, "{image}");
+    }
+}
+
+#[test]
 fn crd_printer_columns_match_those_of_openshift() {
     let shown = "CONFIG UPDATED UPDATING DEGRADED MACHINECOUNT READYMACHINECOUNT \
                  UPDATEDMACHINECOUNT DEGRADEDMACHINECOUNT AGE";
