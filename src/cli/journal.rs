@@ -10,7 +10,7 @@ use super::{Confirmation, Exit, Global, OutputFormatArg, confirm, print, print_d
 use machinist_base::clock::Clock;
 use machinist_rootfs::Root;
 use machinist_update::{
-    journal::{Journal, Transaction},
+    journal::{Journal, OsTrial, OsTrialState, Transaction},
     store::{self, StateStore, StoreError, paths},
 };
 
@@ -102,7 +102,30 @@ fn text(journal: &Journal) -> String {
     for tx in &journal.transactions {
         transaction(&mut out, tx);
     }
+    if let Some(trial) = &journal.os_trial {
+        let _ = writeln!(out, "os trial    {}", os_trial(trial));
+    }
     out
+}
+
+/// The state of the staged deployment. The boot loader enters it only while it is armed, or when it is kept.
+fn os_trial(trial: &OsTrial) -> String {
+    let armed = match trial.state {
+        OsTrialState::Armed => "armed",
+        OsTrialState::Staged | OsTrialState::Booted | OsTrialState::RollingBack => "not armed",
+    };
+    let mut line = format!(
+        "{}: {:?}, the boot loader is {armed}",
+        trial.deployment, trial.state
+    );
+    if trial.keeps {
+        line.push_str(", being made the default");
+    }
+    if trial.bypassed > 0 {
+        // Writing to a String cannot fail.
+        let _ = write!(line, ", reboots that did not try it: {}", trial.bypassed);
+    }
+    line
 }
 
 fn transaction(out: &mut String, tx: &Transaction) {
@@ -213,4 +236,33 @@ fn keep_copy(root: &Root) -> anyhow::Result<String> {
     let text = root.read_nofollow(&paths::journal(), store::MAX_JOURNAL_BYTES)?;
     root.replace(&copy, &text, 0o600)?;
     Ok(root.host_path(&copy).display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machinist_plan::OsUpdate;
+
+    #[test]
+    fn the_text_shows_the_trial_of_a_deployment() {
+        let line = |trial: &OsTrial| {
+            let journal = Journal {
+                os_trial: Some(trial.clone()),
+                ..Journal::default()
+            };
+            text(&journal).lines().last().map(str::to_owned)
+        };
+        let mut trial = OsTrial::new("ostree-2", "ostree-1", &OsUpdate::default());
+        let staged = "os trial    ostree-2: Staged, the boot loader is not armed";
+        assert_eq!(line(&trial).as_deref(), Some(staged));
+        (trial.state, trial.bypassed) = (OsTrialState::Armed, 2);
+        let armed =
+            "os trial    ostree-2: Armed, the boot loader is armed, reboots that did not try it: 2";
+        assert_eq!(line(&trial).as_deref(), Some(armed));
+        (trial.state, trial.bypassed, trial.keeps) = (OsTrialState::Booted, 0, true);
+        let kept =
+            "os trial    ostree-2: Booted, the boot loader is not armed, being made the default";
+        assert_eq!(line(&trial).as_deref(), Some(kept));
+        assert!(!text(&Journal::default()).contains("os trial"));
+    }
 }
