@@ -21,7 +21,9 @@ use super::{
     pinned_images::{self, PullInputs, PullReports, UpdateWait},
     pool_settings::PoolMembershipTask,
 };
-use crate::{grant_gate::GrantGate, host, reporter::ClusterView};
+use crate::{
+    grant_gate::GrantGate, host, reported_updates::ReportedUpdates, reporter::ClusterView,
+};
 use machinist_base::{clock::Clock, shutdown::Tasks};
 use machinist_cluster::{
     Cluster, ClusterAccess, ClusterEnv,
@@ -115,6 +117,8 @@ pub(super) struct AgentHandles {
     pub(super) devices: Option<DevicesHandle>,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) update: watch::Receiver<Arc<UpdateReport>>,
+    /// The finished updates that an earlier process has reported.
+    pub(super) reported: ReportedUpdates,
     pub(super) statuses: watch::Receiver<Arc<Status>>,
     /// Where another daemon was detected that manages this machine's config.
     pub(super) other_daemon: watch::Receiver<Option<String>>,
@@ -185,8 +189,9 @@ impl ClusterHandle {
             events.clone(),
             tasks,
         );
-        let happened =
-            update_events::emit_update_events(beside.update.clone(), events.clone(), tasks.token());
+        let (update, reported) = (beside.update.clone(), beside.reported.clone());
+        let (to, stop) = (events.clone(), tasks.token());
+        let happened = update_events::emit_update_events(update, reported, to, stop);
         tasks.spawn("update events", happened);
         if beside.settings.borrow().has_role(AgentRole::Config) {
             start_replies(&node, &beside, &events, tasks);

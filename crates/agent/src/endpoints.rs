@@ -18,6 +18,7 @@ use crate::{
     admin::{self, AppState, ControlHandle, ControlRequest},
     custom_gate_probe,
     host_sampler::{self, HostSignals},
+    reported_updates::ReportedUpdates,
     reporter::{self, ReporterInputs, ReporterOutputs},
 };
 use machinist_base::{abs_path::AbsPath, clock::Clock, shutdown::Tasks};
@@ -212,6 +213,7 @@ pub(super) fn publish(
     from: ReporterInputs,
     status: watch::Sender<Arc<Status>>,
     metrics: Metrics,
+    reported: ReportedUpdates,
     notifier: Arc<Notifier>,
     tasks: &Tasks,
 ) {
@@ -228,5 +230,6 @@ pub(super) fn publish(
         }
         notifier.status(&status.summary());
     };
-    tasks.spawn("report", reporter::report(from, to, tasks.token(), tell));
+    let reporting = reporter::report(from, to, reported, tasks.token(), tell);
+    tasks.spawn("report", reporting);
 }

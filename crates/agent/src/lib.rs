@@ -22,6 +22,7 @@ mod node;
 mod one_shot;
 pub mod pinned_images;
 pub mod pool_settings;
+mod reported_updates;
 pub mod reporter;
 mod settings_mapping;
 mod settings_reload;
@@ -51,6 +52,7 @@ use crate::{
     admin::AppState,
     config_dir::DirectorySource,
     host::gateway_probe,
+    reported_updates::ReportedUpdates,
     reporter::{DevicesView, ReporterInputs},
 };
 use machinist_base::{
@@ -322,11 +324,13 @@ async fn build(
         held: ends.held.clone(),
         devices: lender,
         settings: read.settings.clone(),
+        reported: ReportedUpdates::load(&root, &update.borrow()),
         update: update.clone(),
         statuses: status.subscribe(),
         other_daemon: other_daemon.clone(),
         systemd: systemd.clone(),
     };
+    let reported = beside.reported.clone();
     let driver = cluster::on_node(driver.watch_options(conducts), around.joined, beside, tasks);
     let from = ReporterInputs {
         update,
@@ -340,7 +344,8 @@ async fn build(
         settings: read.settings,
         settings_mistake: read.mistake,
     };
-    endpoints::publish(from, status, metrics, Arc::clone(notifier), tasks);
+    let notifier = Arc::clone(notifier);
+    endpoints::publish(from, status, metrics, reported, notifier, tasks);
     doors.open(served, control, tasks);
     Ok(driver)
 }

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::host_sampler::HostSignals;
+use crate::{host_sampler::HostSignals, reported_updates::ReportedUpdates};
 use machinist_base::{abs_path::AbsPath, clock::Clock, reason::Reason};
 use machinist_plan::DriftEntry;
 use machinist_status::readiness::{
@@ -115,18 +115,17 @@ const STATUS_DEBOUNCE: Duration = Duration::from_millis(10);
 pub async fn report(
     mut from: ReporterInputs,
     to: ReporterOutputs,
+    mut reported: ReportedUpdates,
     stop: CancellationToken,
     on_publish: impl Fn(&Status, bool) + Send,
 ) {
-    let mut newest = from
-        .update
-        .borrow()
-        .updates
-        .first()
-        .map(|update| update.id.clone());
     loop {
-        count(&from.update.borrow().updates, &mut newest, &to.metrics);
+        let update = from.update.borrow().clone();
+        for ended in reported.unreported(&update) {
+            to.metrics.update_ended(outcome(ended.outcome));
+        }
         let turns = publish(&from, &to);
+        reported.record(&update).await;
         let status = to.status.borrow().clone();
         on_publish(&status, from.started());
         tokio::select! {
@@ -475,18 +474,6 @@ const fn outcome(outcome: journal::Outcome) -> UpdateOutcomeStatus {
         journal::Outcome::Withdrawn => UpdateOutcomeStatus::Withdrawn,
         journal::Outcome::Failed => UpdateOutcomeStatus::Failed,
     }
-}
-
-/// Counts the updates that finished since the last call; `newest` is the ID of the newest one then.
-fn count(updates: &[UpdateRecord], newest: &mut Option<String>, metrics: &Metrics) {
-    let known = newest.take();
-    for update in updates
-        .iter()
-        .take_while(|update| Some(&update.id) != known.as_ref())
-    {
-        metrics.update_ended(outcome(update.outcome));
-    }
-    *newest = updates.first().map(|update| update.id.clone());
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::reported_updates::ReportedUpdates;
 use machinist_base::reason::Reason;
 use machinist_cluster::events::{EventSubject, Events};
 use machinist_kube_api::EventReason;
@@ -15,29 +16,45 @@ use machinist_update::{
     reconciler::UpdateReport,
 };
 
-/// Emits an event for every step that the report shows, until `stop`. The first report emits none,
-/// except that the machine has rebooted: the process that started the reboot no longer exists.
+/// Emits an event for every step that the report shows, until `stop`. The first report emits none, except that the
+/// machine has rebooted, and how updates ended: the process that did so no longer exists.
 pub(super) async fn emit_update_events(
     mut update: watch::Receiver<Arc<UpdateReport>>,
+    mut reported: ReportedUpdates,
     events: Events,
     stop: CancellationToken,
 ) {
-    let mut before = Arc::clone(&update.borrow_and_update());
-    if let Some(note) = returned(&before) {
+    let mut now = Arc::clone(&update.borrow_and_update());
+    if let Some(note) = returned(&now) {
         events.emit(EventSubject::Node, EventReason::Rebooted, note);
     }
+    let missed = reported.unreported(&now).len();
+    let mut before = Arc::new(before_missed(&now, missed));
     loop {
+        // First, so that no event is repeated by the next process.
+        reported.record(&now).await;
+        for (reason, note) in news(&before, &now) {
+            events.emit(EventSubject::Node, reason, note);
+        }
+        before = now;
         tokio::select! {
             () = stop.cancelled() => return,
             // Cancel-safe: a change stays marked as unseen.
             changed = update.changed() => if changed.is_err() { return },
         }
-        let now = Arc::clone(&update.borrow_and_update());
-        for (reason, note) in news(&before, &now) {
-            events.emit(EventSubject::Node, reason, note);
-        }
-        before = now;
+        now = Arc::clone(&update.borrow_and_update());
     }
+}
+
+/// The report before the newest updates, whose end no process has reported.
+fn before_missed(first: &UpdateReport, missed: usize) -> UpdateReport {
+    let mut before = first.clone();
+    before.updates.drain(..missed);
+    // A cordoned node is done later.
+    if missed > 0 && first.phase == Phase::Idle && first.cordoned.is_none() {
+        before.phase = Phase::Verifying;
+    }
+    before
 }
 
 /// Whether the machine has booted since an update required it, and that boot is not verified yet.
@@ -70,15 +87,18 @@ fn news(before: &UpdateReport, now: &UpdateReport) -> Vec<(EventReason, String)>
     {
         news.push((EventReason::RebootBlocked, failure.message.clone()));
     }
-    let newest = now.updates.first();
-    if newest.map(|update| &update.id) != before.updates.first().map(|update| &update.id)
-        && let Some(update) = newest
-    {
+    let known = before.updates.first().map(|update| &update.id);
+    let updates = now.updates.iter();
+    let ends: Vec<_> = updates
+        .take_while(|update| !before.unknown && Some(&update.id) != known)
+        .collect();
+    for update in ends.into_iter().rev() {
         news.extend(ended(update));
         if !update.left_behind.is_empty() {
             news.push((EventReason::LeftBehind, update.left_behind.join("; ")));
         }
     }
+    let newest = now.updates.first();
     if entered(Phase::Idle)
         && matches!(before.phase, Phase::Verifying | Phase::Uncordoning)
         && newest.is_some_and(|update| is_fresh(update, before))

@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 
 use super::*;
+use crate::reported_updates::tests::{history, machine};
 use machinist_base::digest::Digest;
+use machinist_rootfs::Root;
 use machinist_update::journal::UpdateFailure;
 
 fn at(phase: Phase) -> UpdateReport {
@@ -11,6 +13,48 @@ fn at(phase: Phase) -> UpdateReport {
         phase,
         ..UpdateReport::default()
     }
+}
+
+/// The events of a process that starts and ends with this report.
+async fn emitted(root: &Root, report: &UpdateReport) -> Vec<(EventReason, String)> {
+    let (to, update) = watch::channel(Arc::new(report.clone()));
+    let reported = ReportedUpdates::load(root, report);
+    let (events, mut queue) = Events::new();
+    // The task ends with its channel.
+    drop(to);
+    emit_update_events(update, reported, events, CancellationToken::new()).await;
+    let mut emitted = Vec::new();
+    while let Some(event) = queue.recv().await {
+        emitted.push((event.reason, event.note));
+    }
+    emitted
+}
+
+#[tokio::test]
+async fn a_rollback_that_ended_before_the_start_is_reported_once() {
+    let (_dir, root) = machine();
+    assert_eq!(emitted(&root, &history(&["1"])).await, []);
+    let report = UpdateReport {
+        phase: Phase::Failed,
+        ..history(&["2", "1"])
+    };
+    let note = "rolled back to a: b failed: OSBootFailed".to_owned();
+    let event = (EventReason::RolledBack, note);
+    assert_eq!(emitted(&root, &report).await, [event]);
+    assert_eq!(emitted(&root, &report).await, []);
+}
+
+#[tokio::test]
+async fn an_update_that_was_verified_before_the_start_is_reported_once() {
+    let (_dir, root) = machine();
+    assert_eq!(emitted(&root, &history(&[])).await, []);
+    let mut report = at(Phase::Idle);
+    report.updates = vec![update("1", 0)];
+    report.config.current = Some(config("b"));
+    let events = emitted(&root, &report).await;
+    let events: Vec<_> = events.into_iter().map(|(reason, _)| reason).collect();
+    assert_eq!(events, [EventReason::SkipReboot, EventReason::NodeDone]);
+    assert_eq!(emitted(&root, &report).await, []);
 }
 
 fn reasons(before: &UpdateReport, now: &UpdateReport) -> Vec<EventReason> {
