@@ -27,7 +27,7 @@ Returns to an earlier config: rolls back an update in progress, or applies the e
 Shows the plan and asks for confirmation; --yes is required without a terminal. \
 The agent keeps that config until its source changes or machinist apply is run. \
 Kernel arguments and the OS image are changed back by one boot that tries them, after a download if the image is not \
-on the host; an image with a lower version is refused. \
+on the host. \
 With --pool, pins a MachineConfigPool to a config that it ran before: its nodes update to it as in any rollout, and \
 newer configs wait until machinist resume --pool.
 
