@@ -286,12 +286,8 @@ async fn build(
 ) -> Result<Reconciler<Systemd, AgentHooks>, AgentError> {
     let capabilities = capabilities(&setup.root, setup.settings.owners)?;
     let (status, statuses) = endpoints::status_channel(&setup, capabilities);
-    let AgentSetup {
-        root,
-        place,
-        settings,
-        source,
-    } = setup;
+    let (root, place) = (setup.root, setup.place);
+    let (settings, source) = (setup.settings, setup.source);
     let (systemd, host) = settings_mapping::on_host(&root, &settings, capabilities).await?;
     let metrics = Metrics::new(statuses.clone());
     let (say, said) = watch::channel(DesiredConfig::default());

@@ -11,11 +11,14 @@ use tokio::time::Instant;
 use super::{Reconciler, ReconcilerHooks, UpdateError, os_trial_error::OsTrialError};
 use crate::{
     journal::{Direction, OsTrial, OsTrialState},
-    os::{self, DeploymentId, Deployments, DesiredDeployment, OsError, OsProvider},
+    os::{
+        self, DeploymentId, Deployments, DesiredDeployment, KernelArgumentEdit, OsError, OsProvider,
+    },
     phase::{PhaseEffect, PhaseEvent},
     service_port::Services,
 };
 use machinist_base::{error_chain::chain, reason::Reason};
+use machinist_ignition::KernelCommandLine;
 use machinist_plan::OsUpdate;
 
 /// Number of attempts to list the deployments after a boot, and to keep one.
@@ -154,11 +157,32 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 Some(OsTrial::new(id.as_str(), previous, update))
             }
             // The machine runs on it already.
-            None => booted.map(|trial| OsTrial {
-                state: OsTrialState::Booted,
-                ..OsTrial::new(&trial.deployment, &trial.previous, update)
-            }),
+            None => {
+                self.warn_of_kept_arguments(&wanted.kernel_arguments);
+                booted.map(|trial| OsTrial {
+                    state: OsTrialState::Booted,
+                    ..OsTrial::new(&trial.deployment, &trial.previous, update)
+                })
+            }
         })
+    }
+
+    /// Warns of arguments that the plan removes and that stay, because the boot loader's configuration has them as those of
+    /// the host: an administrator may have moved them there.
+    fn warn_of_kept_arguments(&self, edit: &KernelArgumentEdit) {
+        let Ok(running) = os::running_arguments(self.state.root()) else {
+            return;
+        };
+        let after = edit.apply_to(&running);
+        let count = |all: &KernelCommandLine, one| all.iter().filter(|own| *own == one).count();
+        for one in edit.remove.iter() {
+            if count(&after, one) < count(&running, one) {
+                let argument = one.as_str();
+                tracing::warn!(
+                    "kernel argument {argument} stays: it is an argument of the host in the boot loader's configuration"
+                );
+            }
+        }
     }
 
     /// Discards a staged deployment that no open update has: the previous process ended before it could record or

@@ -80,10 +80,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             self.log_pending_reboot();
             return self.wait(stop).await;
         }
-        if let Some(ended) = self.check_reboot(stop).await? {
-            return Ok(ended);
-        }
-        if let Some(ended) = self.disable_devices_again(stop).await? {
+        if let Some(ended) = self.check_before_request(stop).await? {
             return Ok(ended);
         }
         let kind = self.reboot_kind(&boot, userspace_known);
@@ -116,13 +113,23 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             let Some(pause) = self.delay_after(attempt, &boot, &mut unreachable).await? else {
                 continue;
             };
-            if let Some(event) = self.pause(pause, stop).await? {
-                return Ok(event);
-            }
-            if unreachable == 0 {
+            match self.pause(pause, stop).await? {
+                Some(event) => return Ok(event),
                 // Meanwhile reboots may have been left to an operator, or pods may have been scheduled.
-                return Ok(Some(PhaseEvent::Retry));
+                None if unreachable == 0 => return Ok(Some(PhaseEvent::Retry)),
+                None => {}
             }
+        }
+    }
+
+    /// Checks the cluster, and disables device allocation again. Returns `None` if the reboot may be requested.
+    async fn check_before_request(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<WaitEnd, UpdateError> {
+        match self.check_reboot(stop).await? {
+            None => self.disable_devices_again(stop).await,
+            ended => Ok(ended),
         }
     }
 
