@@ -103,3 +103,31 @@ async fn a_transaction_is_cancelled_after_its_limit_and_after_a_dropped_request(
     client.cancel_change().await.unwrap();
     assert_eq!(daemon.cancelled(), 2);
 }
+
+/// rpm-ostree holds libostree's lock from the creation of a transaction.
+#[tokio::test]
+async fn a_transaction_that_was_not_started_ends_with_its_request() {
+    let daemon = FakeRpmOstree::new(|_, _| Ok(()));
+    let client = Systemd::new(daemon.lines());
+    let change = change(None);
+    let download = || client.change_packages(&change, TransactionKind::Download, LIMIT);
+    daemon.set_silent(true);
+    let short = Duration::from_millis(200);
+    assert!(tokio::time::timeout(short, download()).await.is_err());
+    assert_eq!(daemon.requests().len(), 1);
+    client.cancel_change().await.unwrap();
+    wait_until_idle(&daemon).await;
+    daemon.set_silent(false);
+    download().await.unwrap();
+    wait_until_idle(&daemon).await;
+}
+
+/// The daemon exits only without clients.
+async fn wait_until_idle(daemon: &FakeRpmOstree) {
+    let idle = async {
+        while !daemon.is_idle() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, idle).await.unwrap();
+}

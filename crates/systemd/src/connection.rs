@@ -133,6 +133,15 @@ pub(super) struct LiveConnection {
     subscribed: Arc<OnceCell<()>>,
 }
 
+/// The connections of a transaction of rpm-ostree.
+#[derive(Debug)]
+pub(super) struct TransactionConnections {
+    /// To the bus, as the client that has created the transaction.
+    pub(super) bus: Connection,
+    /// To the transaction alone.
+    pub(super) private: Connection,
+}
+
 #[derive(Clone, Copy)]
 enum BusRoute {
     Bus,
@@ -160,6 +169,13 @@ impl Reconnecting {
     /// A connection to the bus, for services that are reachable only there.
     pub(super) async fn to_bus(&self) -> Result<LiveConnection, SystemdErrorKind> {
         self.over(&[BusRoute::Bus], false).await
+    }
+
+    /// A connection to the bus for one client, whose name there ends with it.
+    pub(super) async fn to_bus_alone(&self) -> Result<Connection, SystemdErrorKind> {
+        let nobody = || SystemdErrorKind::NoManager("no socket found".into());
+        let dial = self.0.lines.bus.as_ref().ok_or_else(nobody)?;
+        Ok(open(BusRoute::Bus, dial.as_ref()).await?.connection)
     }
 
     async fn over(

@@ -14,7 +14,7 @@ use zbus::{Connection, OwnedObjectPath, fdo::PropertiesProxy, proxy::CacheProper
 
 use super::{
     BusAddresses, Logind, SystemdError, Timedated,
-    connection::{LiveConnection, Reconnecting, within},
+    connection::{LiveConnection, Reconnecting, TransactionConnections, within},
     dbus_proxies::{JobRow, REPLACE_MODE, ServiceProxy, UnitProxy, UnitRow},
     error::SystemdErrorKind,
     unit_state::{ActiveState, LoadState, ServiceState, UnitState},
@@ -35,8 +35,8 @@ pub struct Systemd {
     /// Whether [`Systemd::system_state`] has found the boot finished but for jobs of users. Such a boot stays
     /// finished, as one does for systemd, whatever jobs are queued later.
     boot_finished: Arc<AtomicBool>,
-    /// The connection to the running transaction of rpm-ostree.
-    pub(super) transaction: Arc<Mutex<Option<Connection>>>,
+    /// The connections of the running transaction of rpm-ostree.
+    pub(super) transaction: Arc<Mutex<Option<TransactionConnections>>>,
 }
 
 /// One row of the list of units.

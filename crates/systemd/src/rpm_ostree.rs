@@ -1,7 +1,9 @@
 //! Transactions of rpm-ostree's daemon (org.projectatomic.rpmostree1.xml of rpm-ostree).
 //!
 //! A method of the system bus creates a transaction and returns the address of a connection to it alone, on which the
-//! client starts it and waits for its end. The daemon makes one transaction at a time, and refuses others.
+//! client starts it and waits for its end. The daemon makes one transaction at a time, and refuses others. It forgets a
+//! client, and a transaction that the client has not started, only once the client's name leaves the bus. Each transaction
+//! therefore has a connection to the bus of its own.
 
 use std::{collections::HashMap, error::Error, time::Duration};
 
@@ -10,7 +12,7 @@ use zbus::{Connection, Variant, connection::Builder, proxy::CacheProperties};
 
 use super::{
     Systemd, SystemdError,
-    connection::within,
+    connection::{TransactionConnections, within},
     dbus_proxies::{RpmOstreeOsProxy, RpmOstreeSysrootProxy, RpmOstreeTransactionProxy},
     error::SystemdErrorKind,
 };
@@ -121,22 +123,24 @@ impl Transaction {
 }
 
 impl Systemd {
-    /// Creates a transaction, and remembers the connection to it.
+    /// Creates a transaction, and remembers its connections.
     async fn create_transaction(
         &self,
         change: &PackageChange,
         kind: TransactionKind,
     ) -> Result<Transaction, Box<dyn Error + Send + Sync>> {
+        let action = "change packages with rpm-ostree";
+        let bus = self.link.to_bus_alone().await;
+        let bus = bus.map_err(SystemdError::during(action))?;
         let create = async {
-            let bus = self.link.to_bus().await?;
-            let sysroot = RpmOstreeSysrootProxy::builder(bus.connection())
+            let sysroot = RpmOstreeSysrootProxy::builder(&bus)
                 .cache_properties(CacheProperties::No)
                 .build()
                 .await?;
             let client = HashMap::from([("id", Variant::from("machinist"))]);
             within(sysroot.register_client(client)).await?;
             let path = within(sysroot.booted()).await?;
-            let os = RpmOstreeOsProxy::builder(bus.connection())
+            let os = RpmOstreeOsProxy::builder(&bus)
                 .path(path)
                 .cache_properties(CacheProperties::No)
                 .build()
@@ -144,10 +148,10 @@ impl Systemd {
             within(os.update_deployment(modifiers(change), options(change, kind))).await
         };
         let address: Result<String, SystemdErrorKind> = create.await;
-        let address = address.map_err(SystemdError::during("change packages with rpm-ostree"))?;
-        let connection = self.connect_to_transaction(&address).await?;
-        let transaction = Transaction::of(&connection).await?;
-        *self.transaction.lock().await = Some(connection);
+        let address = address.map_err(SystemdError::during(action))?;
+        let private = self.connect_to_transaction(&address).await?;
+        let transaction = Transaction::of(&private).await?;
+        *self.transaction.lock().await = Some(TransactionConnections { bus, private });
         Ok(transaction)
     }
 
@@ -184,11 +188,14 @@ impl RpmOstree for Systemd {
     }
 
     async fn cancel_change(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Some(connection) = self.transaction.lock().await.take() else {
+        let Some(connections) = self.transaction.lock().await.take() else {
             return Ok(());
         };
-        let transaction = Transaction::of(&connection).await?;
+        let TransactionConnections { bus, private } = connections;
+        let transaction = Transaction::of(&private).await?;
         let mut ends = transaction.proxy.receive_finished().await?;
+        // If it was not started, it ends with its client, and the connection to it closes.
+        drop((bus, private));
         // It may have ended meanwhile, and then does not answer.
         if within(transaction.proxy.cancel()).await.is_ok() {
             let _ = tokio::time::timeout(CANCEL_TIMEOUT, ends.next()).await;

@@ -8,7 +8,7 @@
 )]
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     os::unix::net::UnixStream,
     sync::{Arc, Mutex, MutexGuard},
@@ -30,15 +30,29 @@ type Handler = dyn Fn(&PackageChange, TransactionKind) -> Result<(), String> + S
 
 type Options = HashMap<String, OwnedVariant>;
 
+/// A transaction that was created.
+struct Created {
+    change: PackageChange,
+    kind: TransactionKind,
+    /// The connection of its client.
+    client: usize,
+    is_started: bool,
+}
+
 #[derive(Default)]
 struct State {
     /// The clients that have registered.
     clients: Vec<String>,
+    /// Connections to the bus that were opened, and those of clients that are registered.
+    connections: usize,
+    registered: BTreeSet<usize>,
     /// The options of each request, by their names.
     requests: Vec<Vec<String>>,
-    created: Option<(PackageChange, TransactionKind)>,
+    created: Option<Created>,
     /// A transaction does not end by itself.
     is_stuck: bool,
+    /// Connections to transactions are not answered.
+    is_silent: bool,
     cancelled: usize,
 }
 
@@ -74,6 +88,17 @@ impl FakeRpmOstree {
         self.state().is_stuck = true;
     }
 
+    /// Whether connections to transactions are not answered from now on.
+    pub fn set_silent(&self, is_silent: bool) {
+        self.state().is_silent = is_silent;
+    }
+
+    /// Whether it would exit after a while: there is neither a client nor a transaction.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state();
+        state.registered.is_empty() && state.created.is_none()
+    }
+
     pub fn clients(&self) -> Vec<String> {
         self.state().clients.clone()
     }
@@ -94,19 +119,33 @@ impl FakeRpmOstree {
     fn dial_bus(&self) -> io::Result<UnixStream> {
         let (near, far) = UnixStream::pair()?;
         let daemon = self.clone();
+        let client = {
+            let mut state = self.state();
+            state.connections += 1;
+            state.connections
+        };
         tokio::spawn(async move {
             let connection = Builder::unix_stream(far)
                 .server(Guid::generate())
                 .p2p()
                 .serve_at("/org/freedesktop/DBus", Bus)
-                .serve_at(SYSROOT, Sysroot(daemon.clone()))
-                .serve_at(OS, Os(daemon))
+                .serve_at(SYSROOT, Sysroot(daemon.clone(), client))
+                .serve_at(OS, Os(daemon.clone(), client))
                 .build()
                 .await
                 .unwrap();
             connection.closed().await;
+            daemon.forget(client);
         });
         Ok(near)
+    }
+
+    /// The name of a client has left the bus.
+    fn forget(&self, client: usize) {
+        let mut state = self.state();
+        state.registered.remove(&client);
+        let created = &mut state.created;
+        created.take_if(|created| created.client == client && !created.is_started);
     }
 
     fn dial_transaction(&self, path: &str) -> io::Result<UnixStream> {
@@ -114,6 +153,10 @@ impl FakeRpmOstree {
         let (near, far) = UnixStream::pair()?;
         let daemon = self.clone();
         tokio::spawn(async move {
+            if daemon.state().is_silent {
+                // The socket stays open.
+                return std::future::pending::<()>().await;
+            }
             let connection = Builder::unix_stream(far)
                 .server(Guid::generate())
                 .p2p()
@@ -141,13 +184,15 @@ impl Bus {
     }
 }
 
-struct Sysroot(FakeRpmOstree);
+struct Sysroot(FakeRpmOstree, usize);
 
 #[zbus::interface(name = "org.projectatomic.rpmostree1.Sysroot")]
 impl Sysroot {
     async fn register_client(&self, options: Options) {
         let id = String::try_from(options["id"].try_clone().unwrap()).unwrap();
-        self.0.state().clients.push(id);
+        let mut state = self.0.state();
+        state.clients.push(id);
+        state.registered.insert(self.1);
     }
 
     #[zbus(property)]
@@ -156,7 +201,7 @@ impl Sysroot {
     }
 }
 
-struct Os(FakeRpmOstree);
+struct Os(FakeRpmOstree, usize);
 
 #[zbus::interface(name = "org.projectatomic.rpmostree1.OS")]
 impl Os {
@@ -201,7 +246,12 @@ impl Os {
             remove: list("override-remove-packages"),
             restore: list("override-reset-packages"),
         };
-        state.created = Some((change, kind));
+        state.created = Some(Created {
+            change,
+            kind,
+            client: self.1,
+            is_started: false,
+        });
         let mut names: Vec<String> = options.into_keys().collect();
         names.sort();
         state.requests.push(names);
@@ -219,6 +269,9 @@ impl Transaction {
         #[zbus(header)] _header: Header<'_>,
     ) -> bool {
         let daemon = self.0.clone();
+        if let Some(created) = &mut daemon.state().created {
+            created.is_started = true;
+        }
         let interface = server.interface::<_, Self>("/").await.unwrap();
         tokio::spawn(async move {
             let is_stuck = daemon.state().is_stuck;
@@ -228,7 +281,7 @@ impl Transaction {
             let created = daemon.state().created.take().unwrap();
             let ended = match is_stuck {
                 true => Err("Operation was cancelled".to_owned()),
-                false => (daemon.handler)(&created.0, created.1),
+                false => (daemon.handler)(&created.change, created.kind),
             };
             let error = ended.as_ref().err().map_or("", String::as_str);
             let emitter = interface.signal_emitter();
