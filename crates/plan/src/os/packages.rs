@@ -84,6 +84,14 @@ impl KernelType {
         }
     }
 
+    /// Packages that older releases of the Machine Config Operator add as well.
+    pub const fn former_packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Default | Self::LargePages => &[],
+            Self::Realtime => &["kernel-rt-kvm"],
+        }
+    }
+
     /// The packages of the image that another kernel replaces.
     pub const fn replaced_packages(self) -> &'static [&'static str] {
         match self {
@@ -123,7 +131,7 @@ pub struct OsPackages {
 }
 
 impl OsPackages {
-    /// The names of all packages, also of those that only some releases have.
+    /// The names of all packages, also of those that only some releases have or had.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let extensions = self.extensions.iter().flat_map(|extension| {
             let needed = extension_packages(extension).unwrap_or_default();
@@ -131,6 +139,7 @@ impl OsPackages {
         });
         let kernel = self.kernel_type.packages().iter();
         kernel
+            .chain(self.kernel_type.former_packages())
             .chain(extensions)
             .map(|name| (*name).to_owned())
             .collect()
@@ -144,5 +153,22 @@ impl OsPackages {
     /// Whether the deployment has only the packages of its image.
     pub fn is_empty(&self) -> bool {
         self.kernel_type == KernelType::Default && self.extensions.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_of_a_kernel_are_machinists_after_an_adoption_of_any_release() {
+        let realtime = OsPackages {
+            kernel_type: KernelType::Realtime,
+            ..OsPackages::default()
+        };
+        let names = realtime.names();
+        for name in ["kernel-rt-core", "kernel-rt-kvm"] {
+            assert!(names.contains(name), "{name}");
+        }
     }
 }

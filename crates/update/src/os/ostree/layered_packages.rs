@@ -121,7 +121,7 @@ impl LayeredPackages {
         is_offered: impl Fn(&str) -> bool,
     ) -> PackageChange {
         let mut needed = names(wanted.kernel_type.packages());
-        let mut allowed = needed.clone();
+        let mut allowed = names(wanted.kernel_type.former_packages());
         for extension in &wanted.extensions {
             needed.extend(names(extension_packages(extension).unwrap_or_default()));
             for name in optional_extension_packages(extension) {
@@ -268,6 +268,22 @@ mod tests {
             assert_eq!(switch, expected);
             assert_eq!(layered.after(&switch).kernel_type(), other);
         }
+    }
+
+    #[test]
+    fn a_package_of_a_former_kernel_stays_with_the_kernel_and_goes_with_it() {
+        let mut requested = names(KernelType::Realtime.packages());
+        requested.insert("kernel-rt-kvm".to_owned());
+        let layered = LayeredPackages {
+            removed: names(KernelType::Realtime.replaced_packages()),
+            requested,
+            ..LayeredPackages::default()
+        };
+        let own: PackageNames = layered.recorded().collect();
+        let same = layered.change_to(&wanted(KernelType::Realtime, &[]), &own, |_| false);
+        assert_eq!(same, PackageChange::default());
+        let back = layered.change_to(&wanted(KernelType::Default, &[]), &own, |_| false);
+        assert_eq!(layered.after(&back), LayeredPackages::default());
     }
 
     #[test]
