@@ -18,8 +18,8 @@ pub(super) struct LayeredPackages {
     pub(super) requested: PackageNames,
     /// Those of the image that were removed.
     pub(super) removed: PackageNames,
-    /// There are packages from files, replaced packages, modules, or an initial RAM disk of the host.
-    has_others: bool,
+    /// The origin has a group of rpm-ostree, even an empty one: bootc refuses such a deployment.
+    has_group: bool,
     /// Files of /etc are in a second initial RAM disk, which only rpm-ostree adds to a deployment.
     pub(super) has_initramfs_files: bool,
     /// The image from whose repository machinist has added packages.
@@ -29,6 +29,10 @@ pub(super) struct LayeredPackages {
 /// The group of the origin that is machinist's, and its key. Other programs ignore it.
 const OWN_GROUP: &str = "[machinist]";
 const REPOSITORY_KEY: &str = "repository";
+
+/// The groups that rpm-ostree adds to an origin: packages, also from files, replaced packages, modules, and others such as
+/// an initial RAM disk of the host.
+const RPM_OSTREE_GROUPS: [&str; 4] = ["[rpmostree]", "[packages]", "[overrides]", "[modules]"];
 
 fn names(packages: &[&str]) -> PackageNames {
     packages.iter().map(|name| (*name).to_owned()).collect()
@@ -46,6 +50,7 @@ impl LayeredPackages {
         for line in origin.lines().map(str::trim) {
             if line.starts_with('[') {
                 group = line;
+                layered.has_group |= RPM_OSTREE_GROUPS.contains(&group);
                 continue;
             }
             let Some((key, value)) = line.split_once('=') else {
@@ -61,12 +66,6 @@ impl LayeredPackages {
                 ("[overrides]", "remove") => layered.removed = items,
                 (OWN_GROUP, REPOSITORY_KEY) => layered.repository = Some(value.trim().to_owned()),
                 ("[rpmostree]", "initramfs-etc") => layered.has_initramfs_files = !items.is_empty(),
-                ("[rpmostree]", "regenerate-initramfs") => {
-                    layered.has_others |= value.trim() == "true"
-                }
-                ("[packages]" | "[overrides]" | "[modules]", _) => {
-                    layered.has_others |= !items.is_empty();
-                }
                 _ => {}
             }
         }
@@ -74,7 +73,7 @@ impl LayeredPackages {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.requested.is_empty() && self.removed.is_empty() && !self.has_others
+        self.requested.is_empty() && self.removed.is_empty() && !self.has_group
     }
 
     /// The kernel of the deployment.
@@ -234,6 +233,23 @@ mod tests {
         let own = names(&["usbguard"]);
         let change = host.change_to(&none, &own, |_| false);
         assert_eq!(change.uninstall, own);
+    }
+
+    #[test]
+    fn each_group_of_rpm_ostree_needs_rpm_ostree() {
+        for (text, is_empty) in [
+            ("", true),
+            ("[machinist]\nrepository=x\n", true),
+            ("[rpmostree]\nex-cliwrap=true\n", false),
+            ("[rpmostree]\nregenerate-initramfs=false\n", false),
+            ("[packages]\nrequested=\n", false),
+            ("[overrides]\n", false),
+            ("[modules]\nenable=nodejs:15;\n", false),
+        ] {
+            let origin = format!("[origin]\nrefspec=x\n\n{text}");
+            let found = LayeredPackages::of_origin(&origin).is_empty();
+            assert_eq!(found, is_empty, "{text}");
+        }
     }
 
     #[test]
