@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _, SeekFrom},
     os::fd::OwnedFd,
 };
 
@@ -56,6 +56,17 @@ impl Root {
     pub fn read_with_stat(&self, p: &AbsPath, limit: u64) -> Result<(Vec<u8>, Stat), RootError> {
         let (file, stat) = self.open_regular("read", p, TailRead::Follow)?;
         Ok((self.content(p, file, stat.size, limit)?, stat))
+    }
+
+    /// The last `limit` bytes of the regular file at `p`, such as a log.
+    pub fn read_end(&self, p: &AbsPath, limit: u64) -> Result<Vec<u8>, RootError> {
+        let (mut file, stat) = self.open_regular("read", p, TailRead::Follow)?;
+        let mut end = Vec::new();
+        let read = file
+            .seek(SeekFrom::Start(stat.size.saturating_sub(limit)))
+            .and_then(|_| file.take(limit).read_to_end(&mut end));
+        read.map_err(|error| self.failed("read", p, error))?;
+        Ok(end)
     }
 
     fn read_as(&self, p: &AbsPath, limit: u64, last: TailRead) -> Result<Vec<u8>, RootError> {

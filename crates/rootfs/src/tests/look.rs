@@ -82,6 +82,8 @@ fn reads_are_size_limited_and_can_reject_links() {
     let file = place.file("/etc/f", "12345");
     let link = place.link("/etc/l", "f");
     assert_eq!(place.root.read_text(&file, 5).unwrap(), "12345");
+    assert_eq!(place.root.read_end(&file, 6).unwrap(), b"12345");
+    assert_eq!(place.root.read_end(&file, 2).unwrap(), b"45");
     assert!(matches!(
         place.root.read(&file, 4),
         Err(RootError::TooLarge { limit: 4, .. })

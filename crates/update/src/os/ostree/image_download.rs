@@ -21,7 +21,7 @@ const ERROR_FILE: &str = "/run/machinist/os-download.errors";
 pub(super) const OUTPUT_FILE: &str = "/run/machinist/os-download.output";
 const RUN_DIRECTORY: &str = "/run/machinist";
 
-/// Maximum length of the errors.
+/// Number of bytes of the errors that are read, counted from their end.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
 
 /// Number of characters of the errors that a message has, counted from their end.
@@ -197,7 +197,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// The end of what the last program in the background has printed as errors.
     fn last_errors(&self) -> String {
         let output = AbsPath::new(ERROR_FILE).ok();
-        let output = output.and_then(|file| self.root.read(&file, MAX_ERROR_BYTES).ok());
+        let output = output.and_then(|file| self.root.read_end(&file, MAX_ERROR_BYTES).ok());
         let output = String::from_utf8_lossy(output.as_deref().unwrap_or_default()).into_owned();
         let words: Vec<&str> = output.split_whitespace().collect();
         let line = words.join(" ");
