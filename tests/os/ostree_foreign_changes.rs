@@ -186,6 +186,19 @@ async fn a_copy_of_a_running_trial_is_removed_before_the_trial_is_unlocked() {
 }
 
 #[tokio::test]
+async fn the_pin_of_the_running_deployment_is_not_copied() {
+    let host = OstreeHost::new();
+    let origin = "ostree/deploy/debian/deploy/cd.0.origin";
+    let text = "[origin]\nrefspec=debian/stable\nunlocked=development\n\n\
+                [libostree-transient]\npinned=true\n";
+    std::fs::write(host.directory.path().join(origin), text).unwrap();
+    let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
+    let id = staged.unwrap().unwrap();
+    let origin = host.read(&format!("ostree/deploy/debian/deploy/{id}.origin"));
+    assert_eq!(origin.trim(), "[origin]\nrefspec=debian/stable");
+}
+
+#[tokio::test]
 async fn a_failed_staging_leaves_nothing() {
     let host = OstreeHost::new();
     host.fails_next(ProviderStep::Stage);

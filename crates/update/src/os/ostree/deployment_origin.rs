@@ -34,7 +34,42 @@ pub(super) fn reference_in(origin: &str) -> Option<&str> {
     Some(reference.trim())
 }
 
+/// An origin without the state of its deployment, as `ostree_deployment_origin_remove_transient_state` removes it: a new
+/// deployment is neither pinned nor unlocked.
+pub(super) fn without_state(origin: &str) -> String {
+    let mut group = "";
+    let mut text = String::new();
+    for line in origin.lines() {
+        if line.trim_start().starts_with('[') {
+            group = line.trim();
+        }
+        let key = line.split('=').next().unwrap_or_default().trim();
+        let is_state = group == "[libostree-transient]" || (group, key) == ("[origin]", "unlocked");
+        if !is_state {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// The file of a deployment's origin.
-pub(super) fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
+fn origin_file(stateroot: &str, deployment: &DeploymentId) -> String {
     format!("/ostree/deploy/{stateroot}/deploy/{deployment}.origin")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pin_of_a_deployment_is_not_in_the_origin_of_the_next_one() {
+        let kept = "# by rpm-ostree\n[origin]\nrefspec=fedora:stable\n\n[packages]\nunlocked=x;\n";
+        let origin = kept.replace(
+            "\n\n[packages]",
+            "\nunlocked = hotfix\n\n[libostree-transient]\npinned=true\n\n[packages]",
+        );
+        assert_ne!(origin, kept);
+        assert_eq!(without_state(&origin), kept);
+    }
 }

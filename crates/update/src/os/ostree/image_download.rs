@@ -5,6 +5,7 @@ use std::{error::Error, time::Duration};
 use super::{
     OSTREE_TIMEOUT, OstreeProvider, RpmOstree,
     commit_image::REPOSITORY,
+    deployment_origin,
     error::OstreeError,
     fetched_images::{record, recorded},
     package_repository, repository_images,
@@ -190,7 +191,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Writes the origin of a deployment of an image, and returns the file.
     pub(super) fn write_origin(&self, origin: &str) -> Result<&'static str, OstreeError> {
-        self.write_run_file(ORIGIN_FILE, origin)?;
+        let origin = deployment_origin::without_state(origin);
+        self.write_run_file(ORIGIN_FILE, &origin)?;
         Ok(ORIGIN_FILE)
     }
 

@@ -218,8 +218,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.transact(update, TransactionKind::Stage, limit).await?;
         let Some(staged) = Staged::read(&self.root)? else {
             // The packages of the other repository are the same.
-            let booted = &state.entries[state.booted].id;
-            let origin = deployment_origin::origin_file(&state.stateroot, booted);
+            let origin = self.write_booted_origin(state)?.to_owned();
             self.remove_switched().await?;
             return Ok(new.has_other_arguments(state).then_some((new, origin)));
         };

@@ -89,11 +89,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             return prepared.await;
         }
         let Some(image) = new.image.clone() else {
-            let booted = &state.entries[state.booted].id;
-            return Ok(Some((
-                new,
-                deployment_origin::origin_file(&state.stateroot, booted),
-            )));
+            return Ok(Some((new, self.write_booted_origin(state)?.to_owned())));
         };
         if self.host != HostKind::Bootc {
             let origin = self.write_origin(&repository_images::origin_text(&self.root, &image))?;
@@ -107,6 +103,16 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let origin = self.write_origin(&origin)?;
         self.remove_switched().await?;
         Ok(Some((new, origin.to_owned())))
+    }
+
+    /// Writes the origin of the running deployment, for one with the same tree.
+    pub(super) fn write_booted_origin(
+        &self,
+        state: &OstreeState,
+    ) -> Result<&'static str, OstreeError> {
+        let booted = &state.entries[state.booted].id;
+        let origin = deployment_origin::origin_of(&self.root, &state.stateroot, booted)?;
+        self.write_origin(&origin)
     }
 
     /// Removes a deployment that bootc or rpm-ostree has staged for machinist.
