@@ -49,6 +49,7 @@ impl BootcProgram {
         files.remove_staged();
         files.write_staged(&name, &words);
         files.write(LOCKED, "");
+        files.overtake("switch");
         match is_failing {
             true => Err("Pulling bound images".to_owned()),
             false => Ok(()),

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, symlink},
     path::PathBuf,
     process::Command,
+    sync::{Arc, Mutex},
 };
 
 use nix::{
@@ -111,6 +112,8 @@ fn without_equal(options: &str) -> String {
 pub(super) struct Files {
     pub(super) directory: PathBuf,
     pub(super) layout: Layout,
+    /// After this command of machinist, an administrator stages a deployment.
+    pub(super) overtaken_after: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Files {
@@ -262,6 +265,16 @@ impl Files {
         name
     }
 
+    /// Stages a deployment of an administrator, if that comes after this command.
+    pub(super) fn overtake(&self, command: &str) {
+        let mut after = self.overtaken_after.lock().unwrap();
+        if after.take_if(|after| *after == command).is_some() {
+            let name = self.new_deployment(FOREIGN_COMMIT);
+            self.remove_staged();
+            self.write_staged(&name, &["quiet".to_owned()]);
+        }
+    }
+
     /// Whether libostree would have to wait for its lock.
     fn is_sysroot_locked(&self) -> bool {
         let file = fs::File::options()
@@ -296,6 +309,7 @@ impl Files {
             }
             ["undeploy", "0"] if offset == 1 => {
                 self.remove_staged();
+                self.overtake("undeploy");
                 Ok(())
             }
             ["undeploy", index] => {

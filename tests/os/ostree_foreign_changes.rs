@@ -1,12 +1,18 @@
 //! Deployments of an administrator beside a trial of machinist, on a host with OSTree.
 
-use machinist_update::os::{DeploymentId, OsError, OsProvider as _, ProviderStep};
+use std::sync::atomic::Ordering;
+
+use machinist_plan::KernelType;
+use machinist_update::os::{
+    DeploymentId, DesiredDeployment, OsError, OsProvider as _, ProviderStep,
+};
 
 use super::{
-    contract::{STEP_TIMEOUT, wanted},
+    contract::{STEP_TIMEOUT, image, of_image, wanted},
     ostree_files::{FOREIGN_COMMIT, Layout},
     ostree_host::OstreeHost,
     ostree_machine::{BEFORE, OstreeMachine},
+    rpm_ostree_host::with_packages,
 };
 use crate::os::contract::Host as _;
 
@@ -183,6 +189,59 @@ async fn a_copy_of_a_running_trial_is_removed_before_the_trial_is_unlocked() {
     assert_eq!(host.running(), format!("{BEFORE} nosmt"));
     let observed = host.agent().observe().await.unwrap();
     assert_eq!(observed.booted.id, id);
+}
+
+/// Checks that staging is refused, and that the deployment of an administrator stays.
+async fn assert_overtaken(host: &OstreeHost, wanted: &DesiredDeployment, command: &'static str) {
+    let agent = host.agent();
+    agent.fetch(wanted, STEP_TIMEOUT).await.unwrap();
+    host.is_overtaken_after(command);
+    for _ in 0..2 {
+        let refused = agent.stage(wanted, STEP_TIMEOUT).await.unwrap_err();
+        let error = machinist_base::error_chain::chain(&refused);
+        let expected = "another program has staged the deployment ef.0";
+        assert!(error.contains(expected), "{command}: {error}");
+    }
+    agent.discard().await.unwrap();
+    host.assert_settled(command);
+    host.reboot();
+    assert_eq!(host.menu()[0].0, "ef.0", "{command}");
+}
+
+/// It takes minutes until bootc and rpm-ostree have prepared a deployment.
+#[tokio::test]
+async fn a_deployment_that_an_administrator_stages_during_the_staging_stays() {
+    for command in ["switch", "undeploy"] {
+        let host = OstreeHost::with_layout(Layout::Bootc);
+        host.registry.publish(&image("new"), "2.0");
+        assert_overtaken(&host, &of_image(image("new")), command).await;
+    }
+    for command in ["stage", "undeploy"] {
+        let host = OstreeHost::with_layout(Layout::RpmOstree);
+        let usbguard = with_packages(KernelType::Default, &["usbguard"]);
+        assert_overtaken(&host, &usbguard, command).await;
+    }
+}
+
+/// rpm-ostree removes its lock only once a deployment is staged.
+#[tokio::test]
+async fn a_lock_without_a_deployment_is_removed() {
+    let host = OstreeHost::with_layout(Layout::RpmOstree);
+    let usbguard = with_packages(KernelType::Default, &["usbguard"]);
+    let agent = host.agent();
+    agent.fetch(&usbguard, STEP_TIMEOUT).await.unwrap();
+    let failing = &host.rpm_ostree.is_failing_late;
+    failing.store(true, Ordering::Relaxed);
+    agent.stage(&usbguard, STEP_TIMEOUT).await.unwrap_err();
+    let lock = host
+        .directory
+        .path()
+        .join("run/ostree/staged-deployment-locked");
+    assert!(!lock.exists());
+    // A process that was killed leaves it, too.
+    std::fs::write(&lock, "").unwrap();
+    agent.discard().await.unwrap();
+    assert!(!lock.exists());
 }
 
 #[tokio::test]

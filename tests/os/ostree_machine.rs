@@ -86,6 +86,7 @@ impl OstreeMachine {
         let files = Files {
             directory: directory.to_owned(),
             layout,
+            overtaken_after: Arc::default(),
         };
         let grub = layout.grub();
         for (path, text) in [
@@ -141,6 +142,11 @@ impl OstreeMachine {
         };
         machine.boot();
         machine
+    }
+
+    /// An administrator stages a deployment after this command of machinist.
+    pub(crate) fn is_overtaken_after(&self, command: &'static str) {
+        *self.files.overtaken_after.lock().unwrap() = Some(command);
     }
 
     /// A file in the directory of GRUB's configuration.

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fs,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use machinist_base::digest::Digest;
@@ -25,6 +28,8 @@ pub(crate) struct RpmOstreeDaemon {
     commits: Mutex<Vec<String>>,
     /// Packages that no repository has.
     missing: Mutex<BTreeSet<String>>,
+    /// A deployment cannot be staged, which is found after its lock was written.
+    pub(crate) is_failing_late: AtomicBool,
     /// Transactions, with the repositories that were selected.
     pub(crate) transactions: Mutex<Vec<(TransactionKind, String)>>,
 }
@@ -109,6 +114,10 @@ impl RpmOstreeDaemon {
             let pull = ["pull", "--quiet", "/ostree/repo", image];
             registry.run(&files.directory, &pull)?;
         }
+        if kind == TransactionKind::Stage && self.is_failing_late.load(Ordering::Relaxed) {
+            files.write(LOCKED, "");
+            return Err("fsync: Input/output error".to_owned());
+        }
         match kind {
             TransactionKind::Download => {
                 // It is computed from the next deployment, which is the staged one if there is one.
@@ -160,6 +169,7 @@ impl RpmOstreeDaemon {
         let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
         files.write_staged(&name, &words);
         files.write(LOCKED, "");
+        files.overtake("stage");
         Ok(())
     }
 

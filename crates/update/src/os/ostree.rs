@@ -418,6 +418,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         let state = self.settled_state().map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
+        self.remove_lock_of_none().map_err(at)?;
         package_repository::select(&self.root, None).map_err(|error| at(error.into()))?;
         self.try_remove_images(None).await;
         Ok(())

@@ -219,7 +219,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let Some(staged) = Staged::read(&self.root)? else {
             // The packages of the other repository are the same.
             let origin = self.write_booted_origin(state)?.to_owned();
-            self.remove_switched().await?;
+            self.remove_switched(None).await?;
             return Ok(new.has_other_arguments(state).then_some((new, origin)));
         };
         let origin = deployment_origin::origin_of(&self.root, &state.stateroot, &staged.id)?;
@@ -236,18 +236,15 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 wanted: list(&update.result),
             });
         }
-        repository_images::check_image(
-            &self.root,
-            &state.stateroot,
-            &staged.id,
-            new.image.as_ref(),
-        )?;
+        let booted = state.booted();
+        let image = new.image.as_ref().or(booted.image.as_ref());
+        repository_images::check_image(&self.root, &state.stateroot, &staged.id, image)?;
         let mut new = new.with_base(&self.root, &staged.arguments, &wanted.kernel_arguments)?;
         let commit = deployment_origin::commit_of(&staged.id);
         new.commit = Some(commit.to_owned());
         let origin = self.write_origin(&with_repository(&origin, update.repository.as_ref()))?;
         self.reference("--create", Some(commit)).await?;
-        self.remove_switched().await?;
+        self.remove_switched(Some(&staged.id)).await?;
         Ok(Some((new, origin.to_owned())))
     }
 

@@ -59,7 +59,8 @@ impl Staged {
         Ok(Some(staged))
     }
 
-    /// Removes the lock that a failed `ostree admin deploy` has left: it would lock what another program stages next.
+    /// Removes the lock that a failed `ostree admin deploy`, or rpm-ostree, has left: it would lock what another program
+    /// stages next.
     pub(super) fn remove_lock_of_none(root: &Root) -> Result<(), RootError> {
         match AbsPath::new(LOCKED) {
             Ok(path) if !is_there(root, STAGED) => root.remove_file(&path),

@@ -41,7 +41,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.remove_trial(&state).await?;
         let prepared = self.prepare_image(&state, new, wanted, limit).await;
         if prepared.is_err() {
-            self.remove_switched().await?;
+            let state = self.settled_state()?;
+            self.remove_switched(state.switched()).await?;
         }
         let Some((new, origin)) = prepared? else {
             return Ok(None);
@@ -50,7 +51,12 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
             .await?;
         let command = new.command(&self.root, &state.stateroot, &origin)?;
         let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
-        if let Err(error) = self.admin("deploy", &arguments, limit).await {
+        let deployed = async {
+            // Preparing takes minutes, in which an administrator may have staged a deployment.
+            self.settled_state()?.refuse_staged()?;
+            self.admin("deploy", &arguments, limit).await
+        };
+        if let Err(error) = deployed.await {
             self.remove_failed_staging().await;
             return Err(error);
         }
@@ -66,7 +72,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Removes what staging has written before `ostree admin deploy` failed.
     async fn remove_failed_staging(&self) {
         let removed = async {
-            Staged::remove_lock_of_none(&self.root)?;
+            self.remove_lock_of_none()?;
             let state = OstreeState::read(&self.root)?;
             self.remove_trial(&state).await
         };
@@ -101,7 +107,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         new.commit = Some(deployment_origin::commit_of(&switched.staged.id).to_owned());
         let origin = repository_images::with_reference(&self.root, &switched.origin, &image);
         let origin = self.write_origin(&origin)?;
-        self.remove_switched().await?;
+        self.remove_switched(Some(&switched.staged.id)).await?;
         Ok(Some((new, origin.to_owned())))
     }
 
@@ -115,15 +121,30 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.write_origin(&origin)
     }
 
-    /// Removes a deployment that bootc or rpm-ostree has staged for machinist.
-    pub(super) async fn remove_switched(&self) -> Result<(), OstreeError> {
+    /// Removes what bootc or rpm-ostree has staged for machinist, and what it leaves if it fails. Refuses to go on if
+    /// something else is staged by now.
+    pub(super) async fn remove_switched(
+        &self,
+        switched: Option<&DeploymentId>,
+    ) -> Result<(), OstreeError> {
         if !is_there(&self.root, SWITCH_MARKER) {
             return Ok(());
         }
-        if Staged::read(&self.root)?.is_some_and(|staged| !staged.is_trial()) {
-            self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
+        let staged = self.settled_state()?.staged.map(|staged| staged.id);
+        match staged {
+            Some(staged) if Some(&staged) == switched => {
+                self.admin("undeploy", &["0"], OSTREE_TIMEOUT).await?;
+                self.remove_marker(SWITCH_MARKER).await
+            }
+            Some(staged) => {
+                self.remove_marker(SWITCH_MARKER).await?;
+                Err(OstreeError::ForeignStaged(staged))
+            }
+            None => {
+                self.remove_lock_of_none()?;
+                self.remove_marker(SWITCH_MARKER).await
+            }
         }
-        self.remove_marker(SWITCH_MARKER).await
     }
 
     /// Lets libostree finalize the staged deployment, and GRUB try it once.

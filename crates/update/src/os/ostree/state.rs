@@ -62,7 +62,9 @@ impl OstreeState {
         let booted = entries.iter().position(|one| one.id.as_str() == name);
         let selected = entries.iter().position(|one| one.is_selected_by(&next));
         let staged = Staged::read(root)?;
-        let switched = switched_deployment(root, stateroot, staged.as_ref())?;
+        let booted = booted.ok_or_else(|| missing(name))?;
+        let booted_id = &entries[booted].id;
+        let switched = switched_deployment(root, stateroot, staged.as_ref(), booted_id)?;
         let ids = entries.iter().map(|entry| &entry.id);
         let ids = ids.chain(staged.iter().map(|staged| &staged.id));
         let ids: Vec<&DeploymentId> = ids.collect();
@@ -73,7 +75,7 @@ impl OstreeState {
             .into_iter()
             .map(|id| (id.clone(), DeployedImage::of(root, stateroot, id)));
         Ok(Self {
-            booted: booted.ok_or_else(|| missing(name))?,
+            booted,
             selected: selected.ok_or_else(|| missing(&next.to_string()))?,
             images: images.collect(),
             packages,
@@ -163,6 +165,11 @@ impl OstreeState {
 
     fn is_own(&self, staged: &Staged) -> bool {
         staged.is_trial() || self.switched.as_ref() == Some(&staged.id)
+    }
+
+    /// The deployment that bootc or rpm-ostree has staged for machinist.
+    pub(super) const fn switched(&self) -> Option<&DeploymentId> {
+        self.switched.as_ref()
     }
 
     /// The deployment of machinist that libostree finalizes at shutdown.
@@ -267,11 +274,12 @@ impl OstreeState {
 }
 
 /// The staged deployment, if it has what bootc or rpm-ostree was asked to stage. The file may be older than the deployment of
-/// an administrator.
+/// an administrator. Without another image, rpm-ostree keeps that of the running deployment.
 fn switched_deployment(
     root: &Root,
     stateroot: &str,
     staged: Option<&Staged>,
+    booted: &DeploymentId,
 ) -> Result<Option<DeploymentId>, OstreeError> {
     let (Some(staged), Ok(path)) = (staged, AbsPath::new(SWITCH_MARKER)) else {
         return Ok(None);
@@ -286,8 +294,17 @@ fn switched_deployment(
     if image.is_none() && packages.is_none() {
         return Ok(None);
     }
-    let has_image =
-        repository_images::check_image(root, stateroot, &staged.id, image.as_ref()).is_ok();
+    let has_image = match &image {
+        // A path may have another image by now.
+        Some(image) => {
+            repository_images::check_image(root, stateroot, &staged.id, Some(image)).is_ok()
+                || repository_images::is_origin(root, stateroot, &staged.id, image)
+        }
+        None => {
+            let image_of = |id: &DeploymentId| DeployedImage::of(root, stateroot, id).image;
+            image_of(&staged.id) == image_of(booted)
+        }
+    };
     let found = repository_images::packages_of(root, stateroot, &staged.id).requested;
     let has_packages = packages.is_none_or(|line| found.iter().eq(line.split_whitespace()));
     Ok((has_image && has_packages).then(|| staged.id.clone()))

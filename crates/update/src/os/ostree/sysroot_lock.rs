@@ -1,6 +1,6 @@
 //! Takes libostree's lock, which programs hold while they change deployments.
 
-use super::{OstreeProvider, RpmOstree, error::OstreeError, state::OstreeState};
+use super::{OstreeProvider, RpmOstree, error::OstreeError, staged::Staged, state::OstreeState};
 use crate::os::HostCommand;
 use machinist_base::abs_path::AbsPath;
 use machinist_rootfs::FileLock;
@@ -28,5 +28,14 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     pub(super) fn settled_state(&self) -> Result<OstreeState, OstreeError> {
         drop(self.lock_sysroot()?);
         OstreeState::read(&self.root)
+    }
+
+    /// Removes the lock of a deployment that a program has not staged, unless a program is staging one: they create the
+    /// lock first.
+    pub(super) fn remove_lock_of_none(&self) -> Result<(), OstreeError> {
+        let lock = self.lock_sysroot()?;
+        Staged::remove_lock_of_none(&self.root)?;
+        drop(lock);
+        Ok(())
     }
 }
