@@ -30,6 +30,7 @@ mod ostree_power_cuts;
 pub(crate) mod ostree_registry;
 mod power_cuts;
 mod read_only_scripts;
+mod registry_outages;
 pub(crate) mod rpm_ostree_daemon;
 mod rpm_ostree_host;
 mod systemd_boot_default;

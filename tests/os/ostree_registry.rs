@@ -29,6 +29,8 @@ pub(crate) struct OstreeRegistry {
     repositories: Mutex<Vec<(ImageRef, Vec<String>)>>,
     /// A program in the background has not ended.
     is_running: AtomicBool,
+    /// It does not answer.
+    pub(crate) is_away: AtomicBool,
 }
 
 impl OstreeRegistry {
@@ -113,6 +115,9 @@ impl OstreeRegistry {
     /// Runs `ostree container image` with these arguments.
     pub(crate) fn run(&self, machine: &Path, arguments: &[&str]) -> Result<(), String> {
         match arguments {
+            ["pull", ..] if self.is_away.load(Ordering::Relaxed) => Err(
+                "pinging container registry registry.example.com: connection refused".to_owned(),
+            ),
             ["pull", "--quiet", "/ostree/repo", reference] => {
                 self.pull(machine, &stored_by(reference))
             }

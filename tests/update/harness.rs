@@ -180,6 +180,20 @@ impl Driver {
         Self::turning((updater, reports), desired, CancellationToken::new())
     }
 
+    /// On a node whose operating system changes as well.
+    pub(crate) fn on_os_of_node(
+        (root, node): (&Root, &FakeNode),
+        script: &Script,
+        provider: impl OsProvider,
+        (desired, conduct): (DesiredConfig, ReconcilerOptions),
+    ) -> Self {
+        let (desired, source) = watch::channel(desired);
+        let (updater, reports) = Self::made(root, script, conduct, source);
+        let updater = updater.with_os_provider(Some(Arc::new(provider)));
+        let updater = updater.on_node(Arc::new(node.clone()));
+        Self::turning((updater, reports), desired, CancellationToken::new())
+    }
+
     /// As the agent starts it in a boot that the guard may be judging.
     pub(crate) async fn beside_the_guard(
         sandbox: &Sandbox,

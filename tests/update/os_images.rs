@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use machinist_base::reason::Reason;
 use machinist_plan::{ImageRef, Plan};
-use machinist_testkit::sandbox::{Written, config};
+use machinist_testkit::{
+    node::FakeNode,
+    sandbox::{Written, config},
+};
 use machinist_update::{
     os::{FetchProgress, ProviderStep},
     phase::Phase,
@@ -29,6 +32,7 @@ use crate::{
         ostree_registry::{commit_of, is_stored},
     },
     update::{
+        harness::Driver,
         os_trials_on_ostree::{Host, options},
         reboots::reboots,
     },
@@ -202,6 +206,40 @@ async fn an_image_that_cannot_be_downloaded_changes_nothing() {
     host.until_reboot(&with_image("two", &one)).await;
     assert_eq!(reboots(&host.script), 1);
     assert!(is_stored_on(&host, &one));
+}
+
+/// bootc asks the registry once more, after the drain.
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_goes_away_after_the_download_does_not_keep_the_node_cordoned() {
+    let host = Host::with_layout(Layout::Bootc);
+    let (root, node) = (host.sandbox.root(), FakeNode::of(&host.sandbox));
+    node.blocks(true);
+    let one = image("one");
+    host.ostree.registry.publish(&one, "1.0");
+    let how = (with_image("one", &one).desired(), options(Layout::Bootc));
+    let provider = host.ostree.agent();
+    let mut agent = Driver::on_os_of_node((&root, &node), &host.script, provider, how);
+    let is_blocked = |report: &UpdateReport| !report.blockers.is_empty();
+    agent.until("draining", is_blocked).await;
+    assert!(node.is_cordoned() && is_stored_on(&host, &one));
+    host.ostree.registry.is_away.store(true, Ordering::Relaxed);
+    node.blocks(false);
+    let failure = agent.until_failed().await.failure.clone().unwrap();
+    assert_eq!(
+        (failure.code, failure.retryable),
+        (Reason::ImageUnreachable, true)
+    );
+    let is_released = |report: &UpdateReport| report.cordoned.is_none();
+    agent.until("released", is_released).await;
+    // The next attempts download first.
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    let log = node.log();
+    let cordons = log.iter().filter(|it| it.starts_with("cordon")).count();
+    assert_eq!(cordons, 1, "{log:?}");
+    host.ostree.registry.is_away.store(false, Ordering::Relaxed);
+    host.script.until_reboot().await;
+    assert!(node.is_cordoned());
+    agent.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,6 +39,7 @@ use std::{error::Error, fmt, time::Duration};
 use self::{
     bootc::SWITCH_MARKER,
     error::OstreeError,
+    image_download::UNANSWERED,
     new_deployment::argument_words,
     staged::Staged,
     state::OstreeState,
@@ -100,6 +101,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         wanted: &DesiredDeployment,
     ) -> Result<Option<FetchedImage>, OstreeError> {
         let image = match &wanted.image {
+            Some(_) if is_there(&self.root, UNANSWERED) => None,
             Some(image) => repository_images::find_complete(&self.root, image)?,
             None => Some(FetchedImage::default()),
         };
@@ -313,6 +315,8 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
             None => FetchedImage::default(),
         };
         self.download_packages(wanted, limit).await?;
+        let removed = self.remove_marker(UNANSWERED).await;
+        removed.map_err(|error| error.at(ProviderStep::Fetch))?;
         Ok(fetched)
     }
 

@@ -59,6 +59,15 @@ pub enum OsError {
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
+    /// A registry or a repository of packages does not answer bootc or rpm-ostree. The next download asks it again.
+    #[error("cannot {step}: a registry or a repository does not answer")]
+    NoAnswer {
+        /// The step.
+        step: ProviderStep,
+        /// The program's error.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// The image or the packages do not fit on the disk.
     #[error("cannot {step}: no space is left on the disk")]
     NoSpace {
@@ -111,7 +120,10 @@ impl OsError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { retryable, .. } | Self::Failed { retryable, .. } => *retryable,
-            Self::TimedOut { .. } | Self::NoSpace { .. } | Self::Busy { .. } => true,
+            Self::NoAnswer { .. }
+            | Self::TimedOut { .. }
+            | Self::NoSpace { .. }
+            | Self::Busy { .. } => true,
             Self::DeploymentMissing { .. } => false,
         }
     }
@@ -119,7 +131,7 @@ impl OsError {
     /// Returns the reason code for status and metrics.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Unreachable { .. } => Reason::ImageUnreachable,
+            Self::Unreachable { .. } | Self::NoAnswer { .. } => Reason::ImageUnreachable,
             Self::NoSpace { .. } => Reason::NoSpace,
             Self::TimedOut { .. } => Reason::OSStepTimeout,
             Self::DeploymentMissing { .. } | Self::Busy { .. } | Self::Failed { .. } => {

@@ -18,6 +18,7 @@ use crate::{
     phase::{Phase, PhaseEffect, PhaseEvent},
     service_port::Services,
 };
+use machinist_base::reason::Reason;
 
 /// Interval at which the time spent on a drain is saved; a crash loses at most this much.
 const SPENT_TIME_SAVE_INTERVAL: Duration = Duration::from_secs(60);
@@ -53,7 +54,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Returns whether the node is cordoned for an update that no longer exists, neither on the disk nor as a
     /// retry. A refused config is retried, too, if the reason may disappear, but the node is cordoned again only once
-    /// the plan is accepted.
+    /// the plan is accepted. So is one whose registry does not answer, once the download has succeeded.
     pub(super) fn is_stale_cordon(&self) -> bool {
         let failure = self.journal.failure.as_ref();
         self.node.is_connected()
@@ -61,7 +62,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             && self.journal.cordon.is_some()
             && self.journal.transactions.is_empty()
             && !failure.is_some_and(|failure| {
-                let refused = !failure.refusals.is_empty() || failure.code.is_obstacle();
+                let refused = !failure.refusals.is_empty()
+                    || failure.code.is_obstacle()
+                    || failure.code == Reason::ImageUnreachable;
                 failure.retryable && !refused
             })
     }

@@ -7,6 +7,16 @@ use machinist_boot_loader::grub::BootError;
 use machinist_plan::ImageRef;
 use machinist_rootfs::RootError;
 
+/// Errors of a registry or a repository that does not answer: of skopeo, and of rpm-ostree.
+const NO_ANSWER: [&str; 6] = [
+    "pinging container registry",
+    "dial tcp",
+    "i/o timeout",
+    "tls handshake timeout",
+    "connection reset by peer",
+    "curl error",
+];
+
 /// Why the deployments of OSTree do not allow a step.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OstreeError {
@@ -158,8 +168,27 @@ impl OstreeError {
         }
     }
 
+    /// Whether a registry or a repository of packages does not answer bootc or rpm-ostree.
+    pub(super) fn is_no_answer(&self) -> bool {
+        match self {
+            Self::Switch(BackgroundError::Failed(source))
+            | Self::Layering {
+                source: BackgroundError::Failed(source),
+                ..
+            } => {
+                let output = source.to_string().to_ascii_lowercase();
+                NO_ANSWER.iter().any(|text| output.contains(text))
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn at(self, step: ProviderStep) -> OsError {
         match self {
+            _ if self.is_no_answer() => OsError::NoAnswer {
+                step,
+                source: Box::new(self),
+            },
             Self::Locked => OsError::Busy {
                 step,
                 source: Box::new(self),
@@ -169,6 +198,36 @@ impl OstreeError {
                 retryable: self.is_retryable(),
                 source: Box::new(self),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machinist_base::reason::Reason;
+
+    #[test]
+    fn a_registry_that_does_not_answer_is_told_from_other_failures() {
+        let pinging = "bootc failed: error: Switching: pinging container registry q.io: Get \"https://q.io/v2/\": dial tcp: \
+                       lookup q.io: no such host";
+        let repository = "rpm-ostree: Updating rpm-md repo 'updates': cannot update repo 'updates': Cannot download \
+                          repomd.xml: Curl error (6): Couldn't resolve host name";
+        let bound = "bootc failed: Pulling bound images";
+        for (output, is_no_answer) in [(pinging, true), (repository, true), (bound, false)] {
+            let failed = || BackgroundError::Failed(output.into());
+            let layering = OstreeError::Layering {
+                is_final: false,
+                source: failed(),
+            };
+            for error in [OstreeError::Switch(failed()), layering] {
+                assert_eq!(error.is_no_answer(), is_no_answer, "{output}");
+                let reason = match is_no_answer {
+                    true => Reason::ImageUnreachable,
+                    false => Reason::OSStepFailed,
+                };
+                assert_eq!(error.at(ProviderStep::Stage).reason(), reason);
+            }
         }
     }
 }

@@ -11,7 +11,10 @@ use super::{
     package_repository, repository_images,
     state::OstreeState,
 };
-use crate::os::{BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep};
+use crate::os::{
+    BackgroundError, FetchedImage, HostCommand, OsError, OutputFiles, ProviderStep,
+    host_detection::is_there,
+};
 use machinist_base::{abs_path::AbsPath, error_chain::chain};
 use machinist_plan::{ImageRef, ImageTransport};
 use machinist_rootfs::RootError;
@@ -21,6 +24,10 @@ const ORIGIN_FILE: &str = "/run/machinist/os.origin";
 const ERROR_FILE: &str = "/run/machinist/os-download.errors";
 pub(super) const OUTPUT_FILE: &str = "/run/machinist/os-download.output";
 const RUN_DIRECTORY: &str = "/run/machinist";
+
+/// Exists after a registry or a repository has not answered bootc or rpm-ostree. The next download asks it, before the node
+/// is drained again.
+pub(super) const UNANSWERED: &str = "/run/machinist/os-unanswered";
 
 /// Number of bytes of the errors that are read, counted from their end.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
@@ -103,7 +110,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         limit: Duration,
     ) -> Result<FetchedImage, OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Fetch);
-        if let Some(fetched) = repository_images::find_complete(&self.root, image).map_err(at)? {
+        let fetched = repository_images::find_complete(&self.root, image).map_err(at)?;
+        if let Some(fetched) = fetched.filter(|_| !is_there(&self.root, UNANSWERED)) {
             return Ok(fetched);
         }
         self.try_remove_images(Some(image)).await;

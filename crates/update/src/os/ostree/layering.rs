@@ -11,7 +11,7 @@ use super::{
     commit_image::REPOSITORY,
     deployment_origin,
     error::OstreeError,
-    image_download::is_no_space,
+    image_download::{UNANSWERED, is_no_space},
     layered_packages::{LayeredPackages, PackageNames, removal_of, with_repository},
     new_deployment::NewDeployment,
     own_packages::{own_packages, record_packages},
@@ -75,7 +75,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let repository = update.repository.as_ref();
         let is_extracted =
             repository.is_none_or(|image| package_repository::is_extracted(&self.root, image));
-        is_extracted && text.as_deref() == Some(&update.key())
+        let is_asked_again = is_there(&self.root, UNANSWERED);
+        is_extracted && !is_asked_again && text.as_deref() == Some(&update.key())
     }
 
     /// Downloads the packages of a deployment.

@@ -7,6 +7,7 @@ use super::{
     bootc::SWITCH_MARKER,
     deployment_origin,
     error::OstreeError,
+    image_download::UNANSWERED,
     new_deployment::NewDeployment,
     repository_images,
     staged::Staged,
@@ -40,7 +41,10 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         // libostree unlocks a deployment that replaces a staged one.
         self.remove_trial(&state).await?;
         let prepared = self.prepare_image(&state, new, wanted, limit).await;
-        if prepared.is_err() {
+        if let Err(error) = &prepared {
+            if error.is_no_answer() {
+                self.write_run_file(UNANSWERED, "")?;
+            }
             let state = self.settled_state()?;
             self.remove_switched(state.switched()).await?;
         }
