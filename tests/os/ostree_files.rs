@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fs,
     os::unix::fs::{MetadataExt as _, symlink},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
 };
@@ -117,6 +117,14 @@ pub(super) struct Files {
 }
 
 impl Files {
+    pub(super) fn new(directory: &Path, layout: Layout) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            layout,
+            overtaken_after: Arc::default(),
+        }
+    }
+
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.directory.join(path.trim_start_matches('/'))
     }

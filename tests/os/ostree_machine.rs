@@ -83,11 +83,7 @@ pub(crate) struct OstreeMachine {
 impl OstreeMachine {
     /// A machine with two deployments.
     pub(crate) fn with_layout(directory: &Path, layout: Layout) -> Self {
-        let files = Files {
-            directory: directory.to_owned(),
-            layout,
-            overtaken_after: Arc::default(),
-        };
+        let files = Files::new(directory, layout);
         let grub = layout.grub();
         for (path, text) in [
             ("boot/ostree/debian-beef/vmlinuz-6.1", "kernel"),

@@ -13,7 +13,7 @@ use machinist_update::{
 use crate::{
     os::{
         grub_machine::{BEFORE, CUSTOM},
-        systemd_boot_machine::SystemdBootMachine,
+        systemd_boot_machine::{BEFORE as SYSTEMD_BOOT_BEFORE, SystemdBootMachine},
     },
     update::{
         boots::KUBELET,
@@ -91,7 +91,7 @@ async fn a_config_that_arrives_during_a_systemd_boot_trial_waits_until_its_argum
         first.stop().await;
         host.boot();
         boot(&sandbox, "boot-2");
-        assert_eq!(host.running(), format!("{BEFORE} nosmt"));
+        assert_eq!(host.running(), format!("{SYSTEMD_BOOT_BEFORE} nosmt"));
         script.unit_is(KUBELET, "activating");
         let mut first = agent(&with_arguments("one", &["nosmt"]));
         let verifying = |report: &UpdateReport| report.phase == Phase::Verifying;
@@ -110,11 +110,11 @@ async fn a_config_that_arrives_during_a_systemd_boot_trial_waits_until_its_argum
         let expected = match panics {
             true => {
                 second.until_failed().await;
-                format!("{BEFORE} nosmt")
+                format!("{SYSTEMD_BOOT_BEFORE} nosmt")
             }
             false => {
                 second.until_on(&two).await;
-                format!("{BEFORE} a=1")
+                format!("{SYSTEMD_BOOT_BEFORE} a=1")
             }
         };
         second.stop().await;

@@ -28,6 +28,7 @@ use machinist_testkit::{
 const PROGRAM: &str = "/usr/local/libexec/machinist/machinist";
 const RECOVER: &str = "/etc/systemd/system/machinist-recover.service";
 const GUARD: &str = "/etc/systemd/system/machinist-guard.service";
+const FALLBACK: &str = "/etc/systemd/system/machinist-trial-fallback.service";
 const LINK: &str = "/etc/systemd/system/sysinit.target.wants/machinist-recover.service";
 
 /// The head of a 64-bit ELF program, with or without a dynamic linker, and some more bytes.
@@ -314,7 +315,10 @@ fn uninstalling_recovery_restores_the_host_even_if_interrupted() {
     for n in 0.. {
         pod.part(&host.root()).install().unwrap();
         let found = InstalledFiles::on(&host.root()).unwrap();
-        assert_eq!(found.units, [at(LINK), at(RECOVER), at(GUARD)]);
+        assert_eq!(
+            found.units,
+            [at(LINK), at(RECOVER), at(GUARD), at(FALLBACK)]
+        );
         assert_eq!(found.program, [at(PROGRAM)]);
         let dying = dies_at(host.root(), n);
         let ended = found
