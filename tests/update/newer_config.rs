@@ -52,6 +52,13 @@ async fn verifying(sandbox: &Sandbox, script: &Script) -> Driver {
     driver
 }
 
+async fn boots_into(sandbox: &Sandbox, script: &Script, newer: &Written) {
+    boot(sandbox, "boot-2");
+    let mut driver = auto(sandbox, script, newer);
+    driver.until_on(newer).await;
+    driver.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_config_causes_no_reboot_of_a_machine_that_has_booted_the_earlier_one() {
     let (sandbox, script) = (machine(), Script::new());
@@ -116,10 +123,7 @@ async fn an_obstructed_config_is_retried_while_the_reboot_of_the_earlier_one_wai
             .await;
         assert!(begun.elapsed() <= LONGEST_DELAY);
         driver.stop().await;
-        boot(&sandbox, "boot-2");
-        let mut driver = auto(&sandbox, &script, &newer);
-        driver.until_on(&newer).await;
-        driver.stop().await;
+        boots_into(&sandbox, &script, &newer).await;
     }
 }
 
@@ -146,10 +150,7 @@ async fn an_obstructed_config_of_a_node_is_retried_while_the_reboot_of_the_earli
     script.until_asked_times("reboot Logind", before + 1).await;
     assert!(sandbox.read("/etc/app/f").is_some());
     driver.stop().await;
-    boot(&sandbox, "boot-2");
-    let mut driver = auto(&sandbox, &script, &newer);
-    driver.until_on(&newer).await;
-    driver.stop().await;
+    boots_into(&sandbox, &script, &newer).await;
 }
 
 /// As with `machinist rollback` while no agent runs.
