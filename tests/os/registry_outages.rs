@@ -1,4 +1,4 @@
-//! A registry that is away once the image was downloaded. bootc and rpm-ostree ask it again, after the drain.
+//! A registry that no longer answers after the download. bootc and rpm-ostree request the image again after the drain.
 
 use std::sync::atomic::Ordering;
 
