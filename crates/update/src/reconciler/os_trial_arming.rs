@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    /// Unlocks the deployment for the reboot that is requested next, and marks it; the caller saves the journal. Stages
+    /// Unlocks the deployment for the reboot that is requested next, and sets it to `Armed`; the caller saves the journal. Stages
     /// the deployment again if it is gone, such as after the removal of its kernel. Returns an event if that fails.
     pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
         let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
@@ -28,6 +28,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         }
         let Err(failure) = self.try_unlock().await else {
             self.set_trial_state(OsTrialState::Armed);
+            if let Some(trial) = &self.journal.os_trial {
+                tracing::info!("the next boot tries the deployment {}", trial.deployment);
+            }
             return Ok(None);
         };
         // The boot loader may have got the request nevertheless.
@@ -90,8 +93,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         let was_armed = state == Some(OsTrialState::Armed);
         let mut saved = Ok(());
         if was_armed {
-            // First, because a power cut between both must not count as a failed boot: a boot into a deployment that is
-            // staged in this record is accepted.
+            // The journal first: if the power fails before the boot loader is changed, the next boot still enters the
+            // deployment, which is accepted with `Staged` and does not count as a failed boot.
             self.set_trial_state(match self.has_booted() {
                 true => OsTrialState::Booted,
                 false => OsTrialState::Staged,
@@ -107,6 +110,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 self.set_trial_state(OsTrialState::Armed);
                 saved = saved.and(self.save().await);
             }
+        } else if was_armed {
+            tracing::info!("the next boot does not try the staged deployment");
         }
         saved
     }
