@@ -20,6 +20,7 @@ use machinist_testkit::{
     sandbox::{Written, config},
 };
 use machinist_update::{
+    journal::Outcome,
     os::{FetchProgress, ProviderStep},
     phase::Phase,
     reconciler::{Reconciler, ReconcilerHooks, UpdateReport},
@@ -32,6 +33,7 @@ use crate::{
         ostree_registry::{commit_of, is_stored},
     },
     update::{
+        boots::KUBELET,
         harness::Driver,
         os_trials_on_ostree::{Host, options},
         reboots::reboots,
@@ -206,6 +208,35 @@ async fn an_image_that_cannot_be_downloaded_changes_nothing() {
     host.until_reboot(&with_image("two", &one)).await;
     assert_eq!(reboots(&host.script), 1);
     assert!(is_stored_on(&host, &one));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_download_does_not_end_the_check_of_the_open_update() {
+    let mut host = Host::new();
+    let first = config("first").file("/etc/example.conf", "first", 0o644);
+    host.script.unit_is(KUBELET, "active");
+    host.until_reboot(&first).await;
+    host.reboot();
+    host.script.unit_is(KUBELET, "activating");
+    let mut agent = host.agent(&first);
+    let is_verifying = |report: &UpdateReport| report.phase == Phase::Verifying;
+    agent.until("verifying", is_verifying).await;
+    agent.wants(&with_image("newer", &image("missing")));
+    let is_failed = |report: &UpdateReport| {
+        let failure = report.failure.as_ref();
+        failure.is_some_and(|failure| failure.code == Reason::ImageUnreachable)
+    };
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(is_verifying(&agent.reports.borrow()));
+    host.script.unit_is(KUBELET, "active");
+    let is_done = |report: &UpdateReport| {
+        let last = report.updates.first();
+        last.is_some_and(|update| update.outcome == Outcome::Done)
+    };
+    agent.until("done", is_done).await;
+    agent.until("not downloaded", is_failed).await;
+    agent.stop().await;
+    assert_eq!(reboots(&host.script), 1);
 }
 
 /// bootc asks the registry once more, after the drain.

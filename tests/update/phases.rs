@@ -10,6 +10,8 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::Withdrawn,
         PhaseEvent::PlanEmpty,
         PhaseEvent::PlanReady,
+        PhaseEvent::PlanRefused,
+        PhaseEvent::Resume,
         PhaseEvent::ImageMissing,
         PhaseEvent::Fetched,
         PhaseEvent::Cordoned,
@@ -28,7 +30,6 @@ fn events() -> Vec<PhaseEvent> {
         PhaseEvent::BootSeen,
     ];
     for yes in [false, true] {
-        all.push(PhaseEvent::PlanRefused { update_open: yes });
         all.push(PhaseEvent::ActionsDone { reboot: yes });
         all.push(PhaseEvent::Released { drain: yes });
         all.push(PhaseEvent::Uncordoned { failed: yes });
@@ -73,20 +74,33 @@ fn answers(effect: PhaseEffect) -> Vec<PhaseEvent> {
             ];
         }
     };
-    let (refused, released) = (
-        |update_open| PhaseEvent::PlanRefused { update_open },
-        |drain| PhaseEvent::Released { drain },
-    );
+    let released = |drain| PhaseEvent::Released { drain };
     match effect {
-        PhaseEffect::Plan => all.extend([refused(true), refused(false)]),
+        PhaseEffect::Plan => all.push(PhaseEvent::PlanRefused),
         PhaseEffect::AwaitRelease => all.extend([released(true), released(false)]),
         _ => {}
+    }
+    if precedes_staging(effect) {
+        all.push(PhaseEvent::Resume);
     }
     if is_interrupted_by_desired(effect) {
         all.extend([PhaseEvent::Desired, PhaseEvent::Withdrawn]);
     }
     all.push(PhaseEvent::StepFailed);
     all
+}
+
+const fn precedes_staging(effect: PhaseEffect) -> bool {
+    matches!(
+        effect,
+        PhaseEffect::Plan
+            | PhaseEffect::AwaitRelease
+            | PhaseEffect::Fetch
+            | PhaseEffect::Cordon
+            | PhaseEffect::Withhold
+            | PhaseEffect::Drain
+            | PhaseEffect::Quiesce
+    )
 }
 
 /// Whether the desired config may change while the effect runs.
@@ -237,10 +251,7 @@ fn commit_actions_and_verification_never_skip_a_phase() {
         for event in events {
             // They are reported for a committed update alone; the boot after a rollback leads back to
             // the rollback.
-            let is_of_open_update = matches!(
-                event,
-                PhaseEvent::BootSeen | PhaseEvent::PlanRefused { update_open: true }
-            );
+            let is_of_open_update = matches!(event, PhaseEvent::BootSeen | PhaseEvent::Resume);
             if is_of_open_update && !committed {
                 continue;
             }

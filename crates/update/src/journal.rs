@@ -285,6 +285,13 @@ impl Journal {
         self.base.as_ref().map(|base| base.digest)
     }
 
+    /// Returns the open update that this desired config withdraws: it is rolled back without a plan.
+    pub fn withdrawn_by(&self, desired: Digest) -> Option<&Transaction> {
+        let open = self.top().filter(|tx| tx.direction == Direction::Forward)?;
+        let is_withdrawn = open.to.digest != desired && self.base_digest() == Some(desired);
+        is_withdrawn.then_some(open)
+    }
+
     /// Returns the journal with the values of user and group entries hidden, because they contain password hashes.
     #[must_use]
     pub fn without_secrets(mut self) -> Self {

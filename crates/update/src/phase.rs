@@ -16,6 +16,8 @@
 //! and the boot ID. The exception is a start that could not determine the running userspace: it does so before it
 //! requests another reboot, and then receives `BootSeen`.
 //!
+//! A newer config that cannot begin while an update is open leads to RunningActions, and so to the phase of that update.
+//!
 //! A plan with an OS image that is not on the host leads from Waiting to Fetching, and back once the image is there.
 //!
 //! On a node that must be drained, there are more phases between Waiting and Staging, and before the end:
@@ -87,10 +89,9 @@ pub enum PhaseEvent {
     /// The plan has changes.
     PlanReady,
     /// The plan was refused, because of the config or of this machine.
-    PlanRefused {
-        /// The update to an earlier config goes on.
-        update_open: bool,
-    },
+    PlanRefused,
+    /// A newer config cannot begin: the open update to an earlier one goes on.
+    Resume,
     /// The plan has an OS image that is not on the host.
     ImageMissing,
     /// The OS image is on the host, and the machine still matches the plan.
@@ -236,7 +237,6 @@ impl Phase {
             Booted, Committing, Failed, Fetching, Idle, Planned, RebootPending, RollingBack,
             RunningActions, Staging, Verifying, Waiting,
         };
-        let refused = |update_open| PhaseEvent::PlanRefused { update_open };
         Some(match (self, event) {
             (
                 Idle | Planned | Waiting | Fetching | Failed | RebootPending | Verifying,
@@ -244,10 +244,9 @@ impl Phase {
             )
             | (Failed, PhaseEvent::Retry)
             | (Fetching | Staging, PhaseEvent::Replan) => (Planned, Some(PhaseEffect::Plan)),
-            (Planned, PhaseEvent::PlanEmpty)
+            (Planned, PhaseEvent::PlanEmpty | PhaseEvent::PlanRefused)
             | (Planned | Waiting | Fetching, PhaseEvent::Withdrawn)
             | (Verifying, PhaseEvent::Verified) => (Idle, None),
-            (Planned, event) if event == refused(false) => (Idle, None),
             (Planned, PhaseEvent::PlanReady) | (Fetching, PhaseEvent::Fetched) => {
                 (Waiting, Some(PhaseEffect::AwaitRelease))
             }
@@ -263,7 +262,9 @@ impl Phase {
                 (RebootPending, Some(PhaseEffect::Reboot))
             }
             // Only its reboot is still to come, or not even that.
-            (Planned, event) if event == refused(true) => (RunningActions, Some(PhaseEffect::Act)),
+            (phase, PhaseEvent::Resume) if phase == Planned || phase.is_before_staging() => {
+                (RunningActions, Some(PhaseEffect::Act))
+            }
             (RebootPending, PhaseEvent::BootSeen) => (Booted, Some(PhaseEffect::Act)),
             (RebootPending | Planned | Waiting | Fetching, PhaseEvent::StepFailed) => {
                 (Failed, None)

@@ -31,7 +31,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             // If an operator cancels too late, the report shows that, and the update continues to the newest
             // config. Beside another daemon, no further config is begun.
             let continues = is_current || block.reason == Reason::Cancelled;
-            return continues.then(|| self.event_for(digest)).flatten();
+            return match continues {
+                true => self.event_for(digest),
+                false => {
+                    (self.progress.phase().is_before_staging()).then_some(PhaseEvent::Withdrawn)
+                }
+            };
         }
         let retryable = self
             .journal

@@ -30,6 +30,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             return Ok(Some(event));
         }
         let retry = self.retry_after();
+        let phase = self.progress.phase();
+        let newer = self
+            .newer_config_retry()
+            .filter(|_| matches!(phase, Phase::RebootPending | Phase::Failed));
         let mut window = self.window_due();
         let mut tick = tokio::time::interval(self.hooks.tick());
         loop {
@@ -58,6 +62,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 () = self.staging.changed() => self.remove_trial_copy().await,
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(retry) => return Ok(Some(self.retry_event())),
+                // Safe to drop: the deadline is absolute.
+                () = sleep_until(newer) => return Ok(Some(PhaseEvent::Desired)),
                 // Safe to drop: the deadline is absolute.
                 () = sleep_until(window) => {
                     // The cluster's earliest time is queried again, because it may have changed.
@@ -116,26 +122,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .await??)
     }
 
-    /// Returns whether the last failure is that of a newer config than the one whose reboot is pending, and may pass.
-    pub(super) fn retries_newer_config(&self) -> bool {
-        let top = self.journal.top();
-        let failure = self.journal.failure.as_ref();
-        let is_forward = top.is_some_and(|tx| tx.direction == Direction::Forward);
-        is_forward
-            && failure.is_some_and(|failure| {
-                failure.retryable
-                    && failure.digest == self.desired.digest()
-                    && failure.digest != top.map(|tx| tx.to.digest)
-            })
-    }
-
-    /// Returns the event for a retry: of an undo, a newer config, a reboot, or the whole update.
+    /// Returns the event for a retry: of an undo, a reboot, or the whole update.
     pub(super) fn retry_event(&self) -> PhaseEvent {
         match self.journal.top() {
             Some(tx) if tx.direction == Direction::Undo || self.is_rolling_back_os() => {
                 PhaseEvent::Withdrawn
             }
-            Some(_) if self.retries_newer_config() => PhaseEvent::Desired,
             Some(tx) if tx.mark == TransactionState::Committed => PhaseEvent::RebootDue,
             _ => PhaseEvent::Retry,
         }
@@ -148,12 +140,8 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .failure
             .as_ref()
             .is_some_and(|failure| failure.retryable);
-        let waits = match self.progress.phase() {
-            Phase::Failed => true,
-            Phase::RebootPending => self.retries_newer_config(),
-            _ => false,
-        };
-        (retryable && waits).then(|| tokio::time::Instant::now() + self.progress.retry_delay())
+        let has_failed = self.progress.phase() == Phase::Failed;
+        (retryable && has_failed).then(|| tokio::time::Instant::now() + self.progress.retry_delay())
     }
 }
 

@@ -83,7 +83,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             Some(tx) if tx.direction == Direction::Undo => None,
             Some(tx) if tx.to.digest == digest => None,
             Some(_) if base == Some(digest) => Some(PhaseEvent::Withdrawn),
-            Some(_) if self.must_end_trial() => None,
+            Some(_) if self.must_end_trial() || self.is_rejected(digest) => None,
             None if base == Some(digest) => {
                 if failure.is_some() && self.progress.phase() == Phase::Failed {
                     return Some(PhaseEvent::Withdrawn);
@@ -96,10 +96,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     .then_some(PhaseEvent::Withdrawn)
             }
             // The same config would fail the same way; a transient failure has its own retry delay, unless the retry
-            // has waited for a grant.
-            _ if failure.is_some_and(|failure| {
-                let is_retried = failure.retryable && self.progress.phase() == Phase::Idle;
-                failure.digest == Some(digest) && !is_retried
+            // has waited for a grant, or an earlier process recorded the failure beside an open update.
+            top if failure.is_some_and(|failure| {
+                let is_idle = self.progress.phase() == Phase::Idle || top.is_some();
+                failure.digest == Some(digest) && !(failure.retryable && is_idle)
             }) =>
             {
                 None
@@ -128,7 +128,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     fn event_for_request(&mut self) -> Option<PhaseEvent> {
         match self.progress.phase() {
             Phase::Idle | Phase::Waiting => Some(PhaseEvent::Desired),
-            Phase::RebootPending if self.retries_newer_config() => Some(PhaseEvent::Desired),
+            Phase::RebootPending | Phase::Failed if self.newer_config_retry().is_some() => {
+                Some(PhaseEvent::Desired)
+            }
             Phase::RebootPending => Some(PhaseEvent::Retry),
             Phase::Failed => {
                 self.reset_attempts();

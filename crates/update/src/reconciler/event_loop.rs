@@ -69,7 +69,10 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                     next = self.step(event);
                     continue;
                 }
-                Some(effect) => effect,
+                Some(effect) => {
+                    has_planned |= effect == PhaseEffect::Plan;
+                    effect
+                }
                 None if self.has_failed_update() => break,
                 // A later plan leaves alone what made the last ones fail.
                 None if has_planned && self.changed_targets() == changed => break,
@@ -83,7 +86,12 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             let Some(event) = self.run_effect(effect, &stop).await? else {
                 break;
             };
+            if event == PhaseEvent::Withdrawn && self.progress.phase() == Phase::Waiting {
+                break;
+            }
             next = self.step(event);
+            // It is planned again, and its refusal reported, once the open update has ended.
+            has_planned &= self.plan.rejected.is_none();
         }
         Ok(self.report.borrow().clone())
     }
@@ -177,6 +185,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Enters the phase that follows an event, and returns its effect.
     pub(super) fn step(&mut self, event: PhaseEvent) -> Option<PhaseEffect> {
         let event = self.event_for_repair(event);
+        let event = self.event_for_open_update(event);
         let (phase, effect) = self.progress.phase().on(event, self.is_stale_cordon());
         if phase == Phase::Idle {
             self.plan.end_repair();

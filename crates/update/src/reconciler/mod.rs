@@ -26,6 +26,7 @@ mod fetch;
 mod health_check;
 mod host_install;
 mod initial_phase;
+mod newer_config;
 mod node_call_retry;
 mod node_drain;
 mod options;

@@ -98,17 +98,19 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
                 return Ok(ended);
             }
             self.report_node_error(&error);
-            // The desired config is another one, whose plan or download has failed.
-            let is_due = self.retries_newer_config();
-            let pause = match is_due {
-                true => self.progress.retry_delay(),
-                false => RETRY_BACKOFF.wait(attempt, jitter()),
-            };
+            // The desired config is another one, which could not begin. A plan for it would restart the limit of the outage.
+            let newer = self
+                .newer_config_retry()
+                .filter(|_| unreachable_since.is_none());
+            let mut pause = RETRY_BACKOFF.wait(attempt, jitter());
+            if let Some(at) = newer {
+                pause = pause.min(at.saturating_duration_since(Instant::now()));
+            }
             attempt += 1;
             if let Some(ended) = self.pause(pause, stop).await? {
                 return Ok(Some(ended));
             }
-            if is_due {
+            if newer.is_some_and(|at| at <= Instant::now()) {
                 return Ok(Some(Some(PhaseEvent::Desired)));
             }
         }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{drift_repair, start_time::StartTime};
+use super::{drift_repair, newer_config::RejectedConfig, start_time::StartTime};
 use crate::{journal::Transaction, observe_and_plan::AdoptedOsChanges};
 use machinist_base::{abs_path::AbsPath, digest::Digest};
 use machinist_ignition::MachineConfig;
@@ -58,6 +58,8 @@ pub(super) struct PlanState {
     replans: u32,
     /// The drifted path that is being repaired: the plan is limited to it.
     repair: Option<AbsPath>,
+    /// The newer config that could not begin while an update was open.
+    pub(super) rejected: Option<RejectedConfig>,
     pub(super) start: StartTime,
 }
 

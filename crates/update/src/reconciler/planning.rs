@@ -44,6 +44,7 @@ struct NoDesiredConfigError;
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
     /// Plans the update to the desired config; adopts the config if the disk already matches it.
     pub(super) async fn plan(&mut self) -> Result<PhaseEvent, UpdateError> {
+        self.plan.rejected = None;
         let (to, digest) = match self.receive_desired().0 {
             DesiredConfig::Blocked(..) if self.journal.transactions.is_empty() => {
                 return Ok(PhaseEvent::Withdrawn);
@@ -119,10 +120,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             failure.refusals = listed;
         }
         self.link_failure(digest);
-        let update_open = !self.journal.transactions.is_empty();
-        match transient && !update_open {
+        match transient {
             true => PhaseEvent::StepFailed,
-            false => PhaseEvent::PlanRefused { update_open },
+            false => PhaseEvent::PlanRefused,
         }
     }
 

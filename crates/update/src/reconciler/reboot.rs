@@ -63,7 +63,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
         stop: &CancellationToken,
     ) -> Result<Option<PhaseEvent>, UpdateError> {
         self.publish();
-        if let Some(event) = self.event_for_desired() {
+        if let Some(event) = self.event_for_desired_or_retry() {
             return Ok(Some(event));
         }
         self.record_boots();
