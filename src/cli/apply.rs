@@ -128,7 +128,15 @@ pub(super) fn once(
     if !yes && !std::io::stdin().is_terminal() {
         return Err(NotATerminal.into());
     }
-    let before = newest(&store::peek(&context.root)?.history);
+    let journal = store::peek(&context.root)?;
+    let withdrawn = journal.withdrawn_by(digest);
+    if withdrawn
+        .is_some_and(|open| !confirms_withdrawal(&open.to.name, hold.as_ref(), context, how))
+    {
+        super::output::warn("nothing was changed");
+        return Ok(Exit::Failed);
+    }
+    let before = newest(&journal.history);
     let progress = UpdateProgressLine::new(output);
     let ran = daemon()?.block_on(machinist_agent::apply_once(
         &context.root,
@@ -148,6 +156,23 @@ pub(super) fn once(
         None => PinnedConfig::forget(&context.root)?,
     }
     finish(&report, before.as_deref(), output)
+}
+
+/// Asks before an open update is rolled back, for which no plan is shown, and records the hold.
+fn confirms_withdrawal(
+    open: &str,
+    hold: Option<&PinnedConfig>,
+    context: &ConfigContext,
+    how: ApplyMode,
+) -> bool {
+    if how.output == Format::Text {
+        let text = format!(
+            "Rolls back the update to {open}, which is not verified yet; the machine reboots if the update needs it.\n"
+        );
+        let _ = print(&text);
+    }
+    let agreed = matches!(confirm("Roll back?", how.yes), Ok(Confirmation::Yes));
+    agreed && hold.is_none_or(|hold| kept(hold, &context.root))
 }
 
 /// Records the hold for the agent. A failure is printed, because nothing is changed then.
