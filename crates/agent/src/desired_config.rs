@@ -2,6 +2,7 @@
 //! machine on a config.
 
 mod node_requests;
+mod source_config;
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,8 +16,8 @@ use super::{
     grant_gate::GrantGate,
     mcd_detect::{McdDetector, McdStatus},
 };
-use crate::admin::{Accepted, ApplyRequest, ControlRequest, DesiredConfigReply};
-use machinist_base::{clock::Clock, error_chain::chain, reason::Reason};
+use crate::admin::{Accepted, ApplyRequest, ControlRequest};
+use machinist_base::{clock::Clock, digest::Digest, error_chain::chain, reason::Reason};
 use machinist_cluster::node::OwnNode;
 use machinist_ignition::{MachineConfig, Refusal};
 use machinist_rootfs::Root;
@@ -26,6 +27,7 @@ use machinist_update::{
     reconciler::{BlockReason, DesiredConfig},
 };
 use node_requests::{cancel, cancels, grant, grant_changes};
+use source_config::{of_source, read, wanted};
 
 /// Interval at which another daemon is looked for again after it was detected.
 const MCD_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -71,6 +73,8 @@ pub(super) struct DesiredConfigTask {
     bars: Option<UpdateBlockers>,
     /// The config whose update was cancelled and then requested again by an operator.
     without_cancellation: Option<String>,
+    /// The source's config, if an operator has rolled back to it: its OS image may be lower than the running one.
+    rolled_back_to: Option<Digest>,
 }
 
 #[derive(Debug)]
@@ -116,6 +120,7 @@ impl DesiredConfigTask {
             held,
             bars: None,
             without_cancellation: None,
+            rolled_back_to: None,
         };
         holding.tell(false);
         let ends = DesiredConfigChannels {
@@ -267,6 +272,8 @@ impl DesiredConfigTask {
                 Some(*digest)
             }
         };
+        let is_rollback = by == ROLLBACK_COMMAND;
+        self.rolled_back_to = Some(digest).filter(|_| is_rollback && over == Some(digest));
         let hold = (over != Some(digest)).then(|| PinnedConfig {
             config: Arc::new(config),
             digest,
@@ -406,7 +413,7 @@ impl DesiredConfigTask {
     fn tell(&self, asked: bool) {
         let source_config = self.source_config.borrow().clone();
         let desired = match &self.held {
-            Pin::Nothing => source_config,
+            Pin::Nothing => of_source(source_config, self.rolled_back_to),
             Pin::Config(hold) => hold.desired(&source_config).unwrap_or(source_config),
             Pin::Unreadable(refusals) => DesiredConfig::Refused(Arc::clone(refusals)),
         };
@@ -439,38 +446,6 @@ impl DesiredConfigTask {
             Pin::Nothing | Pin::Unreadable(_) => None,
         });
     }
-}
-
-/// The desired config of the source, in its external representation.
-fn wanted(source_config: &DesiredConfig) -> Result<DesiredConfigReply, String> {
-    match source_config {
-        DesiredConfig::Unknown | DesiredConfig::Nothing => Err(SOURCE_NOT_READ_MESSAGE.to_owned()),
-        DesiredConfig::Refused(refusals) => {
-            let all: Vec<_> = refusals.iter().map(ToString::to_string).collect();
-            Err(format!(
-                "the source's config is rejected: {}",
-                all.join("; ")
-            ))
-        }
-        DesiredConfig::Config(config, _) | DesiredConfig::Blocked(config, ..) => {
-            Ok(DesiredConfigReply {
-                name: config.name.clone(),
-                config: machinist_ignition::to_portable_json(config)
-                    .map_err(|error| chain(&error))?,
-            })
-        }
-    }
-}
-
-fn read(
-    name: &str,
-    config: &[u8],
-) -> Result<(MachineConfig, machinist_base::digest::Digest), String> {
-    let mut config =
-        machinist_ignition::from_portable_json(config).map_err(|error| chain(&error))?;
-    name.clone_into(&mut config.name);
-    let digest = machinist_ignition::digest(&config);
-    Ok((config, digest))
 }
 
 fn unreadable(error: &PinError) -> Refusal {
