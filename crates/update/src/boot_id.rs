@@ -120,6 +120,13 @@ fn path() -> AbsPath {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_note_prevents_the_restart_of_a_trial_that_can_be_checked() {
+        let unit = include_str!("../../../systemd/machinist-trial-fallback.service");
+        let condition = format!("ConditionPathExists=!{NOTE_PATH}");
+        assert!(unit.lines().any(|line| line == condition));
+    }
+
     fn machine() -> (tempfile::TempDir, Root) {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::open(dir.path()).unwrap();
