@@ -13,6 +13,10 @@ const MAX_COMMAND_LINE_BYTES: usize = if cfg!(target_arch = "s390x") {
     2047
 };
 
+/// The no-break space of Latin-1, which the kernel's `isspace` takes for a blank. It knows bytes, of which a character
+/// in UTF-8 has several.
+const KERNEL_BLANK: u8 = 0xa0;
+
 /// Ends the arguments of the kernel; init gets the rest.
 const INIT_SEPARATOR: &str = "--";
 
@@ -265,20 +269,12 @@ pub fn kernel_argument_fault(text: &str) -> Option<&'static str> {
         _ if text.contains('\0') => Some("contains a NUL, which ends the kernel command line"),
         _ if text.contains(['\n', '\r']) => Some("contains a line break"),
         _ if text.matches('"').count() % 2 == 1 => Some("has an unclosed \""),
-        _ if has_kernel_blank(text) => Some(
-            "contains the byte A0 outside of quotes, as in a no-break space or in à: the kernel splits arguments there",
+        // Also within quotes: GRUB writes them again only around real blanks.
+        _ if text.bytes().any(|byte| byte == KERNEL_BLANK) => Some(
+            "contains the byte A0, as in a no-break space or in à: the kernel splits arguments there",
         ),
         _ => None,
     }
-}
-
-/// Whether an unquoted byte is one that only the kernel takes for a blank, the no-break space of Latin-1: its `isspace`
-/// knows bytes, of which a character in UTF-8 has several.
-fn has_kernel_blank(text: &str) -> bool {
-    let outside_quotes = text.split('"').step_by(2);
-    outside_quotes
-        .flat_map(str::bytes)
-        .any(|byte| byte == b'\xa0')
 }
 
 /// The words separated by blanks outside of quotes.

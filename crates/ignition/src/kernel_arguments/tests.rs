@@ -143,7 +143,8 @@ fn kernel_arguments_with_impossible_characters_are_rejected() {
         ("a\nb", true),
         ("a=\u{a0}b", true),
         ("a=\"b\" c=à", true),
-        ("a=\"à\u{a0}\" b=é", false),
+        ("a=\"à\" b=c", true),
+        ("a=é", false),
     ] {
         assert_eq!(kernel_argument_fault(text).is_some(), fault, "{text:?}");
     }
