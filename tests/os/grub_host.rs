@@ -365,7 +365,7 @@ async fn an_entry_with_several_kernels_is_refused() {
     fs::write(host.path("boot/grub/grub.cfg"), config).unwrap();
     let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
     let text = machinist_base::error_chain::chain(&staged.unwrap_err());
-    assert!(text.contains("commands linux"), "{text}");
+    assert!(text.contains("exactly one command linux"), "{text}");
 }
 
 /// The machine would wait for a person whenever a trial falls back.
@@ -397,7 +397,7 @@ async fn a_custom_cfg_before_the_kernels_is_refused() {
     let staged = host.agent().stage(&wanted("nosmt", ""), STEP_TIMEOUT).await;
     let text = machinist_base::error_chain::chain(&staged.unwrap_err());
     assert!(
-        text.contains("the boot without a trial would change"),
+        text.contains("with the entry of the trial, GRUB would enter"),
         "{text}"
     );
     assert_eq!(host.read("boot/grub/custom.cfg"), CUSTOM);

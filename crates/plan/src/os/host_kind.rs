@@ -135,7 +135,7 @@ impl fmt::Display for ProviderObstacle {
                 "unified kernel images (EFI/Linux/*.efi) contain their kernel arguments"
             }
             Self::UnusualBootEntry => {
-                "the default entry of systemd-boot is unreadable or has no linux, sort-key or version"
+                "the default entry of systemd-boot is unreadable or lacks linux, sort-key or version"
             }
             Self::OldOstree => {
                 "ostree is older than version 2023.8 (no ostree admin lock-finalization)"

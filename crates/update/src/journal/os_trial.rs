@@ -34,8 +34,8 @@ pub struct OsTrial {
     /// Number of reboots that did not try it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bypassed: u32,
-    /// The boot in which the machine still runs on it and is about to leave it. Files are rolled back afterwards, because
-    /// the previous deployment has a /etc of its own.
+    /// ID of the boot that still runs on it, once a reboot to the previous deployment is due. Files are rolled back after
+    /// that reboot, because the previous deployment has a /etc of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving_boot: Option<String>,
 }

@@ -143,7 +143,7 @@ impl<C: HostCommand> GrubProvider<C> {
             None => return Ok(state),
         };
         match &state.host {
-            // The distribution's grub-mkconfig has read the file meanwhile, and written its arguments.
+            // The distribution's grub-mkconfig has read the file of kept arguments, and written them to grub.cfg.
             Some(host) if !state.is_interrupted => {
                 let before = KeptArguments {
                     host: host.clone(),
@@ -156,8 +156,8 @@ impl<C: HostCommand> GrubProvider<C> {
         GrubState::read(&self.root)
     }
 
-    /// Like [`Self::recovered_state`], but a keep that goes on leaves the file of the kept arguments: a grub-mkconfig of the
-    /// distribution may have read it and not have written grub.cfg yet, which would then have arguments that no file has.
+    /// Like [`Self::recovered_state`], for a keep that continues: the file of kept arguments stays. A grub-mkconfig of the
+    /// distribution may have read it already, and would write arguments to grub.cfg that no file has.
     async fn state_before_keep(&self) -> Result<GrubState, GrubError> {
         let state = GrubState::read(&self.root)?;
         if state.is_diverted {
@@ -178,7 +178,7 @@ impl<C: HostCommand> GrubProvider<C> {
     /// Locks the staged deployment, then removes it.
     async fn remove_entry(&self, state: &GrubState) -> Result<(), GrubError> {
         self.lock_entry(state).await?;
-        // The entry of the trial is the last one: a repeated keep continues while it is there.
+        // The entry of the trial is removed last: while it exists, an interrupted keep is continued.
         if state.menu == MenuSource::BlsConfig && !state.is_interrupted {
             kept_entries::remove_older(&self.root)?;
             kernel_install_cmdline::follow(&self.root, &state.kept)?;

@@ -61,7 +61,8 @@ impl KeptArguments {
         }
     }
 
-    /// None of machinist's, after these: another kernel became the default, and has only those of the host.
+    /// Returns a record without arguments of machinist that follows this one: another kernel became the default, and has
+    /// only those of the host.
     pub(super) fn of_host_alone(&self, host: &KernelCommandLine) -> Self {
         Self {
             host: host.clone(),
@@ -108,10 +109,10 @@ impl KeptArguments {
         has_all.then_some(host)
     }
 
-    /// The arguments that a boot has, which has all of these, and those of the host among them. They are the ones before
-    /// the last change if the boot loader does not have the new ones yet. `None` if the boot has neither.
+    /// Splits the arguments of a boot into those of machinist and those of the host: by this record, or by the one before
+    /// if the boot loader does not have the new arguments yet. `None` if neither fits.
     ///
-    /// Any arguments end with none of machinist's, which is evidence only if a keep `may_be_unfinished`.
+    /// A record without arguments fits every boot, so that it counts only if a keep `may_be_unfinished`.
     pub(super) fn in_config(
         &self,
         all: &KernelCommandLine,

@@ -137,8 +137,8 @@ fn without_end(all: &KernelCommandLine, own: &KernelCommandLine) -> Option<Kerne
     (has_some && joined(&host, own) == *all).then_some(host)
 }
 
-/// The arguments without those of machinist, to which an administrator has appended others: each that is there more often
-/// than among those of the host.
+/// Removes the arguments of machinist where an administrator has appended others: each as often as `all` has it more
+/// often than the host.
 fn without_surplus(
     all: &KernelCommandLine,
     kept: &KeptArguments,

@@ -1,8 +1,8 @@
 //! Manages the operating system as a whole: image, kernel arguments, kernel type, and extensions.
 //!
-//! Hosts differ in the program that changes these: bootc, rpm-ostree, or a package manager. Each kind of host has a
-//! [`OsProvider`]. The contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that
-//! suite. Hosts without a provider report only their kind, and a plan refuses every change of the operating system with a
+//! Hosts differ in their boot loader and in who makes their tree. There is an [`OsProvider`] for packages with GRUB, for
+//! packages with systemd-boot, and for OSTree with GRUB, which includes hosts with bootc and rpm-ostree. The contract of
+//! all providers is in `tests/os/contract.rs`, and a new provider must pass that suite. Hosts without a provider report only their kind, and a plan refuses every change of the operating system with a
 //! named reason.
 //!
 //! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
@@ -89,8 +89,8 @@ pub fn capabilities(root: &Root) -> OsCapabilities {
 }
 
 /// Returns what can be changed now on a host where `known` could be changed when the process started: an administrator may
-/// have removed an obstacle since. If the deployments can no longer be read, another program may be writing their files, and
-/// [`refusal`] refuses the plan for a while.
+/// have removed an obstacle since. Returns `known` if the deployments can no longer be read, since another program may be
+/// writing their files; [`refusal`] then refuses the plan for a while.
 pub fn current_capabilities(root: &Root, known: OsCapabilities) -> OsCapabilities {
     let now = capabilities(root);
     let is_unreadable = matches!(
@@ -200,7 +200,7 @@ pub async fn leave_host(provider: &dyn OsProvider) -> Result<(), OsError> {
 }
 
 /// Returns the built-in provider of the host below `root`; `None` if this kind of host has none. A host with an obstacle
-/// has one too: a trial may come up without /boot, and is left nevertheless.
+/// has one too: a trial may come up without /boot, and the machine must be able to return from it.
 pub fn provider(
     root: &Root,
     commands: impl HostCommand + RpmOstree,

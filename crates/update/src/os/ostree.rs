@@ -4,7 +4,7 @@
 //! at shutdown, unless it is locked: it merges /etc and makes the deployment the first of GRUB's menu, which every boot
 //! enters. Commands in custom.cfg make it a trial. In the first boot of the new menu GRUB notes in its environment block
 //! that it has entered the deployment, and from then on it enters the second one, which ran before. Once the deployment
-//! is kept, the note goes. Commits and the directories of deployments are libostree's, which `ostree admin` changes.
+//! is kept, the note goes. Commits and the directories of deployments are changed by `ostree admin` only.
 
 mod boot_entries;
 mod bootc;
@@ -64,7 +64,8 @@ use machinist_rootfs::Root;
 /// The program that changes deployments.
 const OSTREE: &str = "/usr/bin/ostree";
 
-/// The commands of `ostree admin` that select another menu, by a rename after libostree has synchronized the file system.
+/// The commands of `ostree admin` that select another menu, by a rename after libostree has synchronized the file system:
+/// a power cut may lose the menu ([`menu_link`]).
 const CHANGES_MENU: [&str; 3] = ["undeploy", "set-default", "instutil set-kargs"];
 
 /// Time limit of a command that writes a new menu: libostree synchronizes file systems and runs grub-mkconfig, which
@@ -124,7 +125,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         let changes_menu = CHANGES_MENU.contains(&command);
         if changes_menu && let Err(error) = self.name_menu_link().await {
             tracing::warn!(
-                "a power cut while {command} selects another menu may leave none: {}",
+                "if the power fails during ostree admin {command}, GRUB may find no menu: {}",
                 chain(&error)
             );
         }
@@ -257,7 +258,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
 
     /// Makes a deployment the first of the menu, without the arguments of a trial.
     async fn select(&self, state: &OstreeState, position: usize) -> Result<(), OstreeError> {
-        // It would be the first one, whose arguments the command changes.
+        // The command changes the arguments of the first deployment, which would be a staged one.
         state.refuse_staged()?;
         if position != 0 {
             let position = position.to_string();
@@ -359,8 +360,8 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         staged.map_err(|error| error.at(ProviderStep::Stage))
     }
 
-    /// A deployment that was finalized for an earlier boot has the /etc of that time: it is staged again, unless the
-    /// machine runs on it.
+    /// A deployment that was finalized for an earlier boot has the /etc of that time: unless the machine runs on it, this
+    /// fails and the caller stages it again.
     async fn unlock(&self, staged: &DeploymentId) -> Result<(), OsError> {
         let at = |error: OstreeError| error.at(ProviderStep::Unlock);
         let state = OstreeState::read(&self.root).map_err(at)?;
@@ -411,6 +412,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
             state = OstreeState::read(&self.root).map_err(at)?;
         }
         match state.selected == state.booted && !state.is_trial_first() {
+            // It is kept already, and the next trial, which is staged, needs what this would remove.
             true if state.own_staged().is_some() => Ok(()),
             // An earlier process may have ended before it removed what the trial leaves.
             true => self.end_trial(&state).await.map_err(at),
@@ -422,7 +424,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         let at = |error: OstreeError| error.at(ProviderStep::Discard);
         let state = self.settled_state().map_err(at)?;
         self.remove_trial(&state).await.map_err(at)?;
-        self.remove_lock_of_none().map_err(at)?;
+        self.remove_stale_lock().map_err(at)?;
         package_repository::select(&self.root, None).map_err(|error| at(error.into()))?;
         self.try_remove_images(None).await;
         Ok(())
@@ -438,7 +440,7 @@ impl<C: HostCommand + RpmOstree> OsProvider for OstreeProvider<C> {
         self.remove_trial(&state).await.map_err(at)?;
         let state = OstreeState::read(&self.root).map_err(at)?;
         match state.position(to) {
-            Some(at) if at == state.selected => return Ok(()),
+            Some(position) if position == state.selected => return Ok(()),
             Some(position) => self.select(&state, position).await.map_err(at)?,
             None => return Err(missing(ProviderStep::RollBack, to)),
         }

@@ -193,8 +193,8 @@ pub trait OsProvider: Send + Sync + 'static {
     }
 
     /// Downloads the image and the packages of a deployment to the host, so that staging needs no network. The update
-    /// fetches before it drains the node. Images that were fetched earlier and that no deployment has are removed, and so may
-    /// be a staged deployment that differs.
+    /// fetches before it drains the node. Removes images that were fetched earlier and that no deployment has, and may
+    /// discard a staged deployment other than `wanted`.
     async fn fetch(
         &self,
         wanted: &DesiredDeployment,

@@ -86,7 +86,7 @@ impl<C: HostCommand> SystemdBootProvider<C> {
     /// Locks the staged deployment, then removes it and what an interrupted step left.
     async fn remove_entry(&self, state: &SystemdBootState) -> Result<(), SystemdBootError> {
         self.lock_entry(state).await?;
-        // The entry of the trial is the last one: a repeated keep continues while it is there.
+        // The entry of the trial is removed last: while it exists, an interrupted keep is continued.
         kernel_install_cmdline::follow(&self.root, &state.kept)?;
         for file in state.files.leftovers() {
             self.root.remove_file(&file)?;

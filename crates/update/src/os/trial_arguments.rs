@@ -13,20 +13,21 @@ use machinist_plan::TRIAL_ARGUMENT;
 const RESTART_ARGUMENTS: &str =
     "panic=10 rd.shell=0 rd.emergency=reboot systemd.crash_reboot=1 rd.timeout=300";
 
-/// The one that a host sets itself, if its devices are slow.
+/// The restart argument that a host may set itself, for slow devices; its value wins.
 const DEVICE_TIMEOUT: &str = "rd.timeout";
 
 /// Length of what a boot loader adds at most: `BOOT_IMAGE=` and libostree's `ostree=` contain a digest each.
 const LOADER_BYTES: usize = 256;
 
-/// Begins the index of a restart argument that the deployment has itself, after the identifier in the mark.
+/// Begins an index in the mark, `machinist.trial=ID[.INDEX]…`: that of a restart argument that was not added, because the
+/// deployment has it itself.
 const OMITTED: char = '.';
 
 const ID_PREFIX: &str = "machinist-";
 const ID_DIGITS: usize = 16;
 
-/// The identifier of a deployment: its arguments, however they are spelled. The kernel is none of its parts, because
-/// the distribution may install another one at any time.
+/// The identifier of a deployment: a digest of its arguments as the kernel reads them. It does not depend on the kernel,
+/// because the distribution may install another one at any time.
 pub(super) fn id_of(arguments: &KernelCommandLine) -> String {
     id_of_text(&text_of(arguments))
 }
@@ -61,7 +62,7 @@ fn has_own_timeout(arguments: &KernelCommandLine, one: &KernelArgument) -> bool 
     one.name() == DEVICE_TIMEOUT && arguments.iter().any(|own| own.name() == DEVICE_TIMEOUT)
 }
 
-/// The arguments, those of a trial except the omitted ones, and the mark, which lists these.
+/// The arguments, those of a trial except the omitted ones, and the mark.
 fn assembled(
     arguments: &KernelCommandLine,
     id: &str,

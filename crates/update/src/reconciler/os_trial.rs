@@ -21,13 +21,13 @@ use machinist_base::{error_chain::chain, reason::Reason};
 use machinist_ignition::KernelCommandLine;
 use machinist_plan::OsUpdate;
 
-/// Number of attempts to list the deployments after a boot, and to keep one.
+/// Number of attempts at a step that another program may block, or that may fail soon after a boot.
 pub(super) const MAX_ATTEMPTS: u32 = 5;
 
-/// Delay between two of them.
+/// Delay before the second attempt; callers let it grow.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Number of reboots that did not try the deployment after which the update fails.
+/// After so many reboots that did not try the deployment, the update fails.
 const MAX_BYPASSED_REBOOTS: u32 = 2;
 
 /// A failure in a step of the provider.
@@ -76,9 +76,9 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             .is_some_and(|provider| provider.has_etc_per_deployment())
     }
 
-    /// Returns whether the machine runs on a deployment that must be kept or rolled back before another config: the
-    /// journal has one trial only, so that the arguments of this one would count as those of the host, and with OSTree
-    /// the boot loader would return to this one.
+    /// Returns whether a newer config must wait, because the machine runs on a trial. The journal has one trial only: with
+    /// a second one, the arguments of this one would count as those of the host, and OSTree's boot loader would return to
+    /// this one.
     pub(super) fn must_end_trial(&self) -> bool {
         let trial = self.journal.os_trial.as_ref();
         trial.is_some_and(|trial| {
@@ -273,7 +273,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             // A power cut may have come before the record that it was unlocked.
             self.lock_deployment().await?;
             tracing::info!(
-                "another program rebooted the machine; the new deployment is not tried yet"
+                "the machine rebooted without a request by machinist; the new deployment is not tried yet"
             );
         } else if let Some((error, reason)) = not_tried
             && trial.state == OsTrialState::Armed

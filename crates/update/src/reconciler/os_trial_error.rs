@@ -23,7 +23,9 @@ pub(super) enum OsTrialError {
     NotFinalized,
     #[error("another program selected another deployment while the new one was checked")]
     Deselected,
-    #[error("the staged deployment cannot be changed: no provider on this host")]
+    #[error(
+        "the staged deployment cannot be changed: machinist has no access to the boot loader of this host"
+    )]
     NoProvider,
     #[error("the boot loader still selects the deployment {0} after the new one was kept")]
     NotKept(String),

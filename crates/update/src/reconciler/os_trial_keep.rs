@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Reconciler, ReconcilerHooks, UpdateError,
+    node_call_retry::WaitEnd,
     os_trial::{MAX_ATTEMPTS, RETRY_DELAY, StepFailure},
     os_trial_error::OsTrialError,
 };
@@ -20,12 +21,11 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const MAX_KEEP_DELAY: Duration = Duration::from_secs(30);
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    /// Keeps the deployment that the machine runs on. If that fails, returns the event with which verification ends, or
-    /// `Some(None)` on a stop.
+    /// Keeps the deployment that the machine runs on. `None` if that succeeded, otherwise how verification ends.
     pub(super) async fn keep_deployment(
         &mut self,
         stop: &CancellationToken,
-    ) -> Result<Option<Option<PhaseEvent>>, UpdateError> {
+    ) -> Result<WaitEnd, UpdateError> {
         let Some(trial) = &mut self.journal.os_trial else {
             return Ok(None);
         };

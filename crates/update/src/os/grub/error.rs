@@ -30,7 +30,7 @@ pub(in crate::os) enum GrubError {
          restart without its initial RAM disk"
     )]
     ForInit(String),
-    #[error("the menu entry {0:?} has none or several commands linux")]
+    #[error("the menu entry {0:?} does not have exactly one command linux")]
     UnusualEntry(String),
     #[error("the file {0} of the default menu entry does not exist")]
     EntryMissing(String),
@@ -52,7 +52,7 @@ pub(in crate::os) enum GrubError {
     ConfigBeingWritten,
     #[error("another program keeps changing grub.cfg")]
     ConfigChanged,
-    #[error("the boot without a trial would change: {0:?} instead of {1:?}")]
+    #[error("with the entry of the trial, GRUB would enter {0:?} by default instead of {1:?}")]
     OtherDefault(String, String),
     #[error("with the arguments of the trial, the kernel would truncate the command line")]
     TooLong,

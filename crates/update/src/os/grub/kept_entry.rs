@@ -72,7 +72,8 @@ impl KeptEntry {
             Some(dead) => files.with(&dead.file, None),
             None => files,
         };
-        // With the present variable, no boot may enter it: the order of the menu differs between versions of GRUB.
+        // With the present `saved_entry`, no boot may enter the new entry: the order of the menu differs between versions
+        // of GRUB.
         let loaded = |files: &HostFiles<'_>| {
             boot(files).map_err(|error| match error {
                 GrubError::Boot(source) if is_script_of(&source, &file) => {

@@ -72,7 +72,8 @@ pub(super) struct GrubState {
     pub(super) is_interrupted: bool,
     /// What the file of kept arguments held before a keep that is not finished, where grub-mkconfig reads the file.
     pub(super) unfinished: Option<KeptArguments>,
-    /// GRUB would enter an entry with the arguments of a trial. `environment` selects the kept one instead.
+    /// GRUB would enter an entry with the arguments of a trial. `environment`, which is not written yet, selects the kept
+    /// one instead.
     pub(super) is_diverted: bool,
     pub(super) host: Option<KernelCommandLine>,
     /// There is a boot entry of a kept deployment.

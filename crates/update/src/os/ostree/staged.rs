@@ -59,9 +59,9 @@ impl Staged {
         Ok(Some(staged))
     }
 
-    /// Removes the lock that a failed `ostree admin deploy`, or rpm-ostree, has left: it would lock what another program
-    /// stages next.
-    pub(super) fn remove_lock_of_none(root: &Root) -> Result<(), RootError> {
+    /// Removes the lock file that a failed `ostree admin deploy`, or rpm-ostree, has left: it would lock what another
+    /// program stages next.
+    pub(super) fn remove_stale_lock(root: &Root) -> Result<(), RootError> {
         match AbsPath::new(LOCKED) {
             Ok(path) if !is_there(root, STAGED) => root.remove_file(&path),
             _ => Ok(()),

@@ -42,6 +42,8 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         self.remove_trial(&state).await?;
         let prepared = self.prepare_image(&state, new, wanted, limit).await;
         if let Err(error) = &prepared {
+            // The steps that follow may fail as well.
+            tracing::warn!("cannot prepare the OS image: {}", chain(error));
             if error.is_no_answer() {
                 self.write_run_file(UNANSWERED, "")?;
             }
@@ -76,7 +78,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
     /// Removes what staging has written before `ostree admin deploy` failed.
     async fn remove_failed_staging(&self) {
         let removed = async {
-            self.remove_lock_of_none()?;
+            self.remove_stale_lock()?;
             let state = OstreeState::read(&self.root)?;
             self.remove_trial(&state).await
         };
@@ -145,7 +147,7 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
                 Err(OstreeError::ForeignStaged(staged))
             }
             None => {
-                self.remove_lock_of_none()?;
+                self.remove_stale_lock()?;
                 self.remove_marker(SWITCH_MARKER).await
             }
         }

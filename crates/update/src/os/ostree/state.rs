@@ -239,7 +239,8 @@ impl OstreeState {
         }
     }
 
-    /// Refuses a step that would replace what the next boot is to enter.
+    /// Refuses a step that would replace what an administrator selected for the next boot: a staged deployment, or a
+    /// first one that neither runs nor is an abandoned trial.
     pub(super) fn refuse_foreign(&self) -> Result<(), OstreeError> {
         self.refuse_foreign_staged()?;
         match self.booted != 0 && self.selected == 0 && self.abandoned_trial() != Some(0) {

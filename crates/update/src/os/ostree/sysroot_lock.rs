@@ -23,18 +23,18 @@ impl<C: HostCommand + RpmOstree> OstreeProvider<C> {
         }
     }
 
-    /// The deployments while no other program changes them. `ostree admin` waits for its lock, and only then looks up the
-    /// deployment that a position means.
+    /// Returns the deployments, or [`OstreeError::Locked`] while another program changes them. The lock is released before:
+    /// `ostree admin` waits for it, and only then looks up the deployment that a position means.
     pub(super) fn settled_state(&self) -> Result<OstreeState, OstreeError> {
         drop(self.lock_sysroot()?);
         OstreeState::read(&self.root)
     }
 
-    /// Removes the lock of a deployment that a program has not staged, unless a program is staging one: they create the
-    /// lock first.
-    pub(super) fn remove_lock_of_none(&self) -> Result<(), OstreeError> {
+    /// Removes the lock file of a staged deployment that does not exist, unless a program is staging one: they create the
+    /// file first.
+    pub(super) fn remove_stale_lock(&self) -> Result<(), OstreeError> {
         let lock = self.lock_sysroot()?;
-        Staged::remove_lock_of_none(&self.root)?;
+        Staged::remove_stale_lock(&self.root)?;
         drop(lock);
         Ok(())
     }

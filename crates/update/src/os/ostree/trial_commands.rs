@@ -11,12 +11,12 @@ use machinist_ignition::KernelCommandLine;
 /// The variable of the environment block that holds the state of the trial.
 const TRIAL: &str = "machinist_trial";
 
-/// A file in the present directory /boot/loader. libostree exchanges that directory when it changes the menu, so that
-/// the file is missing in the same moment in which the new deployment becomes the first of the menu.
+/// A file in the directory to which the link /boot/loader points. libostree points the link elsewhere when it changes the
+/// menu, so that the file vanishes in the moment in which the new deployment becomes the first of the menu.
 pub(super) const NOT_FINALIZED: &str = "/boot/loader/machinist-not-finalized";
 
-/// A file in the present directory /boot/loader, which is missing once the menu changes: the first deployment is removed or
-/// kept, or an administrator selects another one.
+/// A file in that directory, which vanishes once the menu changes: the first deployment is removed or kept, or an
+/// administrator selects another one.
 pub(super) const MENU_UNCHANGED: &str = "/boot/loader/machinist-menu-unchanged";
 
 /// Which deployment of the menu GRUB enters.
@@ -56,7 +56,7 @@ impl TrialState {
 }
 
 /// The commands that GRUB runs after it has made the menu. Without `fallback`, GRUB would wait for a keystroke if the
-/// kernel of the trial is missing or damaged; that of Fedora ignores the variable and waits.
+/// kernel of the trial is missing or damaged; Fedora's GRUB ignores `fallback` and waits.
 fn commands() -> String {
     let exists = |file: &str| {
         let file = file.trim_start_matches("/boot/");

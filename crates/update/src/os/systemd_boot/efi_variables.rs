@@ -1,4 +1,4 @@
-//! The EFI variables of systemd-boot (Boot Loader Interface).
+//! Reads the EFI variables of systemd-boot (Boot Loader Interface). `bootctl` writes them.
 
 use machinist_base::abs_path::AbsPath;
 use machinist_boot_loader::systemd_boot::LoaderVariables;

@@ -15,7 +15,7 @@ pub(super) enum SystemdBootError {
     Cmdline(#[from] KernelCmdlineError),
     #[error("no directory loader/entries in /efi, /boot and /boot/efi has a menu entry")]
     NoEntry,
-    #[error("the default entry {0} has no linux, sort-key or version")]
+    #[error("the default entry {0} lacks linux, sort-key or version")]
     UnusualEntry(String),
     #[error("the entry {file} would boot with {found:?} instead of {wanted:?}")]
     OtherArguments {
