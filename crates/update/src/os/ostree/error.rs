@@ -17,6 +17,10 @@ const NO_ANSWER: [&str; 6] = [
     "curl error",
 ];
 
+/// What bootc says of the images that are bound to an OS image. The download before the drain does not ask their
+/// registries, so that an outage of one would be noticed only after each drain.
+const BOUND_IMAGES: &str = "bound image";
+
 /// Why the deployments of OSTree do not allow a step.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OstreeError {
@@ -177,7 +181,7 @@ impl OstreeError {
                 ..
             } => {
                 let output = source.to_string().to_ascii_lowercase();
-                NO_ANSWER.iter().any(|text| output.contains(text))
+                !output.contains(BOUND_IMAGES) && NO_ANSWER.iter().any(|text| output.contains(text))
             }
             _ => false,
         }
@@ -213,7 +217,8 @@ mod tests {
                        lookup q.io: no such host";
         let repository = "rpm-ostree: Updating rpm-md repo 'updates': cannot update repo 'updates': Cannot download \
                           repomd.xml: Curl error (6): Couldn't resolve host name";
-        let bound = "bootc failed: Pulling bound images";
+        let bound = "bootc failed: error: Switching: Pulling bound images: podman failed: pinging container registry q.io: \
+                     dial tcp: lookup q.io: no such host";
         for (output, is_no_answer) in [(pinging, true), (repository, true), (bound, false)] {
             let failed = || BackgroundError::Failed(output.into());
             let layering = OstreeError::Layering {
