@@ -145,7 +145,8 @@ fn finish(
         let never = context.settings.update.reboot == settings::Reboot::Never;
         print_data(how.output, &update, |_| {
             match never {
-                true => "All changes are in place and take effect after a manual reboot (update.reboot: never).\n",
+                true => "All changes are in place and take effect after a manual reboot (update.reboot: never). Kernel arguments and OS \
+                     images take effect only after a reboot that machinist requests (update.reboot: ask).\n",
                 false => "All changes are in place, rebooting.\n",
             }
             .to_owned()

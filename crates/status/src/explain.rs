@@ -150,12 +150,12 @@ fn phase(status: &Status, reboot: &str) -> Option<Finding> {
             "to see what delays it: systemd-inhibit --list",
         ),
         ("RebootPending", "ask") => (
-            format!("{to} is in place and takes effect after a manual reboot"),
-            "run machinist apply, or reboot",
+            format!("{to} is in place and takes effect after a reboot"),
+            "run machinist apply, which reboots; a manual reboot does not try kernel arguments or an OS image",
         ),
         ("RebootPending", _) => (
-            format!("{to} is in place and takes effect after a manual reboot"),
-            "reboot",
+            format!("{to} is in place and takes effect after a reboot"),
+            "reboot; for kernel arguments or an OS image set update.reboot: ask and run machinist apply",
         ),
         ("Waiting", _) => (
             format!("update to {to} is waiting for its start time"),

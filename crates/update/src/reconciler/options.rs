@@ -143,7 +143,8 @@ pub enum RebootPolicy {
     Auto,
     /// An operator approves the reboot.
     Ask,
-    /// An operator reboots the machine.
+    /// An operator reboots the machine. This does not try a deployment: it is unlocked only for a reboot that the agent
+    /// requests.
     Never,
 }
 

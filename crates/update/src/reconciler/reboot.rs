@@ -198,14 +198,18 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
 
     /// Logs that an operator has to act.
     pub(super) fn log_pending_reboot(&self) {
-        match (&self.journal.os_trial, self.options.current().reboot) {
-            (Some(trial), RebootPolicy::Never) if trial.state == OsTrialState::Staged => {
-                tracing::warn!(
-                    "reboot required, and only machinist can request it: another reboot boots the previous kernel \
-                 arguments; set update.reboot to ask or auto"
-                )
-            }
-            _ => tracing::warn!("reboot required; reboot manually (update.reboot)"),
+        let trial = self.journal.os_trial.as_ref();
+        let is_staged = trial.is_some_and(|trial| trial.state == OsTrialState::Staged);
+        match (is_staged, self.options.current().reboot) {
+            (false, _) => tracing::warn!("reboot required; reboot manually (update.reboot)"),
+            (true, RebootPolicy::Never) => tracing::warn!(
+                "reboot required, which machinist must request: another reboot does not try the new kernel arguments or \
+                 OS image; set update.reboot to ask or auto"
+            ),
+            (true, _) => tracing::warn!(
+                "reboot required, which machinist must request: another reboot does not try the new kernel arguments or \
+                 OS image; run machinist apply"
+            ),
         }
     }
 
