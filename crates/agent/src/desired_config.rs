@@ -222,6 +222,11 @@ impl DesiredConfigTask {
 
     /// Handles a change of the source: a hold against its previous config ends.
     async fn follow(&mut self) {
+        if let DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) =
+            &*self.source_config.borrow()
+        {
+            self.rolled_back_to = self.rolled_back_to.filter(|back| back == digest);
+        }
         let over = match &self.held {
             Pin::Config(hold) => hold.desired(&self.source_config.borrow()).is_none(),
             Pin::Nothing | Pin::Unreadable(_) => false,
