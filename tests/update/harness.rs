@@ -1,13 +1,22 @@
 //! A running reconciler, and a test that waits for its reports.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+use machinist_plan::Plan;
 use machinist_rootfs::{Root, TreeSnapshot};
 use machinist_update::{
     os::OsProvider,
     phase::Phase,
     reconciler::{
-        BlockReason, DesiredConfig, Reconciler, ReconcilerOptions, UpdateError, UpdateReport,
+        BlockReason, DesiredConfig, Reconciler, ReconcilerHooks, ReconcilerOptions, UpdateError,
+        UpdateReport,
     },
     service_port::RecoveryInstaller,
 };
@@ -281,5 +290,33 @@ impl Driver {
         let ended = tokio::time::timeout(WAIT_TIMEOUT, self.task).await;
         assert!(ended.is_ok(), "the reconciler does not stop");
         ended.unwrap().unwrap().unwrap();
+    }
+}
+
+/// As `machinist apply`, whose user says no: approves no plan, and counts them.
+#[derive(Default)]
+pub(crate) struct Declines(Arc<AtomicUsize>);
+
+impl Declines {
+    /// The number of plans that it was asked to approve.
+    pub(crate) fn asked(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl ReconcilerHooks for Declines {
+    fn approve(&self, _: &Plan) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    fn record_beat(&self) {}
+
+    async fn probe_requested(&self) {
+        std::future::pending().await
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
     }
 }

@@ -1,17 +1,12 @@
 //! A newer config that cannot begin, or needs less, while the update to an earlier one is open.
 
 use std::{
-    collections::BTreeMap,
     fs,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use machinist_base::reason::Reason;
-use machinist_plan::Plan;
 use machinist_testkit::{
     node::FakeNode,
     sandbox::{Sandbox, Written, conduct},
@@ -20,14 +15,14 @@ use machinist_testkit::{
 use machinist_update::{
     journal::Outcome,
     phase::Phase,
-    reconciler::{DesiredConfig, RebootPolicy, Reconciler, ReconcilerHooks, UpdateReport},
+    reconciler::{DesiredConfig, RebootPolicy, Reconciler, UpdateReport},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::update::{
     boots::{KUBELET, into_the_boot},
-    harness::{Driver, boot, machine, tree},
+    harness::{Declines, Driver, boot, machine, tree},
     os_trials::with_arguments,
     reboots::{auto, once, one, reboots, start, two},
 };
@@ -295,8 +290,8 @@ async fn a_plan_that_is_declined_is_asked_for_once() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = verifying(&sandbox, &script).await;
     driver.stop().await;
-    let asked = Arc::new(AtomicUsize::new(0));
-    let hooks = Declines(Arc::clone(&asked));
+    let hooks = Declines::default();
+    let asked = hooks.asked();
     let (_desired, source) = watch::channel(two().desired());
     let services = Some(script.clone());
     let made = Reconciler::new(&sandbox.root(), services, hooks, conduct(true), source);
@@ -318,24 +313,4 @@ async fn a_refused_config_is_reported_after_the_open_update_has_ended() {
     let failure = report.failure.as_ref().unwrap();
     assert_eq!(failure.code, Reason::NoProviderForKernelArguments);
     assert_eq!(report.updates[0].outcome, Outcome::Done);
-}
-
-/// Approves no plan, and counts them.
-struct Declines(Arc<AtomicUsize>);
-
-impl ReconcilerHooks for Declines {
-    fn approve(&self, _: &Plan) -> bool {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        false
-    }
-
-    fn record_beat(&self) {}
-
-    async fn probe_requested(&self) {
-        std::future::pending().await
-    }
-
-    fn allocatable(&self) -> BTreeMap<String, usize> {
-        BTreeMap::new()
-    }
 }

@@ -1,12 +1,7 @@
 //! Updates that change the OS image, on a machine with OSTree and a registry.
 
 use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -14,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use machinist_base::reason::Reason;
-use machinist_plan::{ImageRef, Plan};
+use machinist_plan::ImageRef;
 use machinist_testkit::{
     node::FakeNode,
     sandbox::{Written, config},
@@ -23,7 +18,7 @@ use machinist_update::{
     journal::Outcome,
     os::{FetchProgress, ProviderStep},
     phase::Phase,
-    reconciler::{Reconciler, ReconcilerHooks, UpdateReport},
+    reconciler::{Reconciler, UpdateReport},
 };
 
 use crate::{
@@ -34,7 +29,7 @@ use crate::{
     },
     update::{
         boots::KUBELET,
-        harness::Driver,
+        harness::{Declines, Driver},
         os_trials_on_ostree::{Host, options},
         reboots::reboots,
     },
@@ -297,44 +292,14 @@ async fn an_image_with_a_lower_version_is_refused_once_it_is_known() {
     assert_eq!(booted_commit(&host), commit_of(&new));
 }
 
-/// Counts the plans that it is asked to approve, before anything was downloaded, and approves none.
-struct RejectsPlans {
-    asked: Arc<AtomicUsize>,
-    root: PathBuf,
-    image: ImageRef,
-}
-
-impl ReconcilerHooks for RejectsPlans {
-    fn approve(&self, plan: &Plan) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        assert!(plan.os.is_some());
-        assert!(!is_stored(&self.root, &self.image));
-        false
-    }
-
-    fn record_beat(&self) {}
-
-    async fn probe_requested(&self) {
-        std::future::pending().await
-    }
-
-    fn allocatable(&self) -> BTreeMap<String, usize> {
-        BTreeMap::new()
-    }
-}
-
 /// As `machinist apply` does, whose user says no.
 #[tokio::test(start_paused = true)]
 async fn a_plan_that_is_not_approved_downloads_nothing() {
     let host = Host::new();
     let one = image("one");
     host.ostree.registry.publish(&one, "1.0");
-    let asked = Arc::new(AtomicUsize::new(0));
-    let hooks = RejectsPlans {
-        asked: Arc::clone(&asked),
-        root: host.sandbox.path("/"),
-        image: one.clone(),
-    };
+    let hooks = Declines::default();
+    let asked = hooks.asked();
     let (_desired, source) = watch::channel(with_image("one", &one).desired());
     let (root, services) = (host.sandbox.root(), Some(host.script.clone()));
     let made = Reconciler::new(&root, services, hooks, options(Layout::Debian), source);
