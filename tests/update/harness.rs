@@ -293,7 +293,7 @@ impl Driver {
     }
 }
 
-/// As `machinist apply`, whose user says no: approves no plan, and counts them.
+/// Approves no plan, as when the user of `machinist apply` declines, and counts the plans.
 #[derive(Default)]
 pub(crate) struct Declines(Arc<AtomicUsize>);
 

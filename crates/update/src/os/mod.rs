@@ -1,9 +1,9 @@
 //! Manages the operating system as a whole: image, kernel arguments, kernel type, and extensions.
 //!
-//! Hosts differ in their boot loader and in who makes their tree. There is an [`OsProvider`] for packages with GRUB, for
-//! packages with systemd-boot, and for OSTree with GRUB, which includes hosts with bootc and rpm-ostree. The contract of
-//! all providers is in `tests/os/contract.rs`, and a new provider must pass that suite. Hosts without a provider report only their kind, and a plan refuses every change of the operating system with a
-//! named reason.
+//! Hosts differ in their boot loader and in who makes their tree. There is an [`OsProvider`] for packages with GRUB,
+//! for packages with systemd-boot, and for OSTree with GRUB, which includes hosts with bootc and rpm-ostree. The
+//! contract of all providers is in `tests/os/contract.rs`, and a new provider must pass that suite. Hosts without a
+//! provider report only their kind, and a plan refuses every change of the operating system with a named reason.
 //!
 //! The terms are ostree's: a *deployment* is a bootable tree with its kernel and arguments; *booted* is the running
 //! one, *staged* the one prepared for the next boot, *fallback* the previous one. A staged deployment is *locked* until

@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
-    /// Unlocks the deployment for the reboot that is requested next, and sets it to `Armed`; the caller saves the journal. Stages
-    /// the deployment again if it is gone, such as after the removal of its kernel. Returns an event if that fails.
+    /// Unlocks the deployment for the reboot that is requested next, and sets it to `Armed`; the caller saves the journal.
+    /// Stages the deployment again if it is gone, such as after the removal of its kernel. Returns an event if that fails.
     pub(super) async fn arm_deployment(&mut self) -> Result<Option<PhaseEvent>, UpdateError> {
         let is_forward = self.journal.top().map(|tx| tx.direction) == Some(Direction::Forward);
         match &self.journal.os_trial {

@@ -17,7 +17,7 @@ const NO_ANSWER: [&str; 6] = [
     "curl error",
 ];
 
-/// What bootc says of the images that are bound to an OS image. The download before the drain does not ask their
+/// How errors of bootc name the images that are bound to an OS image. The download before the drain does not ask their
 /// registries, so that an outage of one would be noticed only after each drain.
 const BOUND_IMAGES: &str = "bound image";
 
