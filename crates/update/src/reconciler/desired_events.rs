@@ -82,7 +82,7 @@ impl<S: Services, H: ReconcilerHooks> Reconciler<S, H> {
             // An undo is completed first; only the wait for its next attempt is interrupted.
             Some(tx) if tx.direction == Direction::Undo => None,
             Some(tx) if tx.to.digest == digest => None,
-            Some(_) if base == Some(digest) => Some(PhaseEvent::Withdrawn),
+            Some(_) if self.journal.withdrawn_by(digest).is_some() => Some(PhaseEvent::Withdrawn),
             Some(_) if self.must_end_trial() || self.is_rejected(digest) => None,
             None if base == Some(digest) => {
                 if failure.is_some() && self.progress.phase() == Phase::Failed {
