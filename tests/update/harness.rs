@@ -295,16 +295,16 @@ impl Driver {
 
 /// Approves no plan, as when the user of `machinist apply` declines, and counts the plans.
 #[derive(Default)]
-pub(crate) struct Declines(Arc<AtomicUsize>);
+pub(crate) struct DecliningHooks(Arc<AtomicUsize>);
 
-impl Declines {
+impl DecliningHooks {
     /// The number of plans that it was asked to approve.
     pub(crate) fn asked(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
 }
 
-impl ReconcilerHooks for Declines {
+impl ReconcilerHooks for DecliningHooks {
     fn approve(&self, _: &Plan) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed);
         false

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::update::{
     boots::{KUBELET, into_the_boot},
-    harness::{Declines, Driver, boot, machine, tree},
+    harness::{DecliningHooks, Driver, boot, machine, tree},
     os_trials::with_arguments,
     reboots::{auto, once, one, reboots, start, two},
 };
@@ -290,7 +290,7 @@ async fn a_plan_that_is_declined_is_asked_for_once() {
     let (sandbox, script) = (machine(), Script::new());
     let driver = verifying(&sandbox, &script).await;
     driver.stop().await;
-    let hooks = Declines::default();
+    let hooks = DecliningHooks::default();
     let asked = hooks.asked();
     let (_desired, source) = watch::channel(two().desired());
     let services = Some(script.clone());

@@ -29,7 +29,7 @@ use crate::{
     },
     update::{
         boots::KUBELET,
-        harness::{Declines, Driver},
+        harness::{DecliningHooks, Driver},
         os_trials_on_ostree::{Host, options},
         reboots::reboots,
     },
@@ -298,7 +298,9 @@ async fn a_plan_that_is_not_approved_downloads_nothing() {
     let host = Host::new();
     let one = image("one");
     host.ostree.registry.publish(&one, "1.0");
-    let hooks = Declines::default();
+    // A download before the question would fail.
+    host.ostree.registry.is_away.store(true, Ordering::Relaxed);
+    let hooks = DecliningHooks::default();
     let asked = hooks.asked();
     let (_desired, source) = watch::channel(with_image("one", &one).desired());
     let (root, services) = (host.sandbox.root(), Some(host.script.clone()));

@@ -27,7 +27,7 @@ use machinist_update::{
     reconciler::{BlockReason, DesiredConfig},
 };
 use node_requests::{cancel, cancels, grant, grant_changes};
-use source_config::{of_source, read, wanted};
+use source_config::{of_source, read, still_rolled_back_to, wanted};
 
 /// Interval at which another daemon is looked for again after it was detected.
 const MCD_RECHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -222,11 +222,8 @@ impl DesiredConfigTask {
 
     /// Handles a change of the source: a hold against its previous config ends.
     async fn follow(&mut self) {
-        if let DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) =
-            &*self.source_config.borrow()
-        {
-            self.rolled_back_to = self.rolled_back_to.filter(|back| back == digest);
-        }
+        self.rolled_back_to =
+            still_rolled_back_to(&self.source_config.borrow(), self.rolled_back_to);
         let over = match &self.held {
             Pin::Config(hold) => hold.desired(&self.source_config.borrow()).is_none(),
             Pin::Nothing | Pin::Unreadable(_) => false,
@@ -272,10 +269,7 @@ impl DesiredConfigTask {
             DesiredConfig::Unknown | DesiredConfig::Nothing => {
                 return Err(SOURCE_NOT_READ_MESSAGE.to_owned());
             }
-            DesiredConfig::Refused(_) => None,
-            DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) => {
-                Some(*digest)
-            }
+            source => source.digest(),
         };
         let is_rollback = by == ROLLBACK_COMMAND;
         self.rolled_back_to = Some(digest).filter(|_| is_rollback && over == Some(digest));

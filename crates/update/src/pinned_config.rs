@@ -78,12 +78,8 @@ impl PinnedConfig {
     /// Returns the desired config, given the source's config: the held config while the source's config is
     /// unchanged or unreadable. `None` means that the hold has ended.
     pub fn desired(&self, said: &DesiredConfig) -> Option<DesiredConfig> {
-        let over = match said {
-            DesiredConfig::Config(_, digest) | DesiredConfig::Blocked(_, digest, _) => {
-                Some(*digest) != self.over || *digest == self.digest
-            }
-            DesiredConfig::Unknown | DesiredConfig::Nothing | DesiredConfig::Refused(_) => false,
-        };
+        let ends = |digest| Some(digest) != self.over || digest == self.digest;
+        let over = said.digest().is_some_and(ends);
         (!over).then(|| DesiredConfig::Config(Arc::clone(&self.config), self.digest))
     }
 

@@ -21,6 +21,14 @@ pub(super) fn of_source(source: DesiredConfig, rolled_back_to: Option<Digest>) -
     }
 }
 
+/// Returns the config that an operator has rolled back to, unless the source has another one now.
+pub(super) fn still_rolled_back_to(
+    source: &DesiredConfig,
+    rolled_back_to: Option<Digest>,
+) -> Option<Digest> {
+    rolled_back_to.filter(|back| source.digest().is_none_or(|digest| digest == *back))
+}
+
 /// The desired config of the source, in its external representation.
 pub(super) fn wanted(source_config: &DesiredConfig) -> Result<DesiredConfigReply, String> {
     match source_config {
@@ -74,5 +82,19 @@ mod tests {
             );
             assert_eq!(same, digest);
         }
+    }
+
+    #[test]
+    fn a_rollback_to_the_config_of_the_source_ends_when_the_source_changes() {
+        let config = Arc::new(MachineConfig::default());
+        let (digest, other) = (Digest::of(b"one"), Digest::of(b"other"));
+        let source = |digest| DesiredConfig::Config(Arc::clone(&config), digest);
+        let after = |source| still_rolled_back_to(&source, Some(digest));
+        assert_eq!(after(source(digest)), Some(digest));
+        assert_eq!(after(source(other)), None);
+        // A source that cannot be read may have the same config again.
+        assert_eq!(after(DesiredConfig::Unknown), Some(digest));
+        let refused = DesiredConfig::Refused(Arc::default());
+        assert_eq!(after(refused), Some(digest));
     }
 }

@@ -40,6 +40,14 @@ pub struct BlockReason {
 }
 
 impl DesiredConfig {
+    /// Returns the digest of the config, if there is a valid one.
+    pub fn digest(&self) -> Option<Digest> {
+        match self {
+            Self::Config(_, digest) | Self::Blocked(_, digest, _) => Some(*digest),
+            Self::Unknown | Self::Nothing | Self::Refused(_) => None,
+        }
+    }
+
     /// Returns whether `other` is equal for all readers.
     pub fn is_equal_for_readers(&self, other: &Self) -> bool {
         match (self, other) {
